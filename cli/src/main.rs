@@ -1,0 +1,3 @@
+//! The `specdraft` program.
+
+fn main() {}

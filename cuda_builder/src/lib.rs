@@ -1,0 +1,1 @@
+//! Builds a device crate into PTX.

@@ -1,0 +1,1 @@
+//! The attribute and macros of `cuda_std`.

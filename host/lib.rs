@@ -1,0 +1,1 @@
+//! Speculative-decoding drafters with GPU kernels written in Rust.
