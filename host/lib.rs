@@ -1,1 +1,27 @@
 //! Speculative-decoding drafters with GPU kernels written in Rust.
+//!
+//! The **suffix drafter** ([`suffix`]) drafts a request's next tokens by finding the longest suffix of what it has so
+//! far, in its own history and in a corpus of finished responses. No model, no training; the target model checks every
+//! draft, so the output never changes.
+//!
+//! ```
+//! use specdraft::suffix::{SuffixConfig, SuffixDrafter};
+//!
+//! let mut drafter = SuffixDrafter::cpu(SuffixConfig::default())?;
+//! let request = 0; // a slot of yours
+//! drafter.start(request, &[11, 12, 13, 14, 15, 11, 12])?;
+//! let drafts = drafter.draft(&[request])?;
+//! assert_eq!(drafts[0].tokens, [13, 14, 15, 11, 12]);
+//! # Ok::<(), specdraft::Error>(())
+//! ```
+//!
+//! # Features
+//! - `emulator`: the GPU kernels, run on the CPU by an emulator that checks every access. Slow; for tests.
+//! - `cuda`: the GPU kernels on an NVIDIA GPU. The driver is loaded when it is first needed.
+
+mod error;
+
+pub mod cpu;
+pub mod suffix;
+
+pub use error::{Error, Result};

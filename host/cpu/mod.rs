@@ -1,0 +1,6 @@
+//! The drafters on the CPU, in plain safe Rust: what users without a GPU run, and the answer that the kernels are
+//! compared with. Nothing here is shared with the kernels.
+
+mod suffix;
+
+pub use suffix::CpuSuffix;
