@@ -235,25 +235,41 @@ impl Chain {
             len: 0,
             votes: 0,
         };
-        let mut agreeing = [true; CANDIDATES];
+        // One bit a candidate that has said every token of the chain so far.
+        let mut agreeing = (1u32 << candidates.len()) - 1;
         for step in 0..k {
-            let token = |index: usize| candidates[index].ahead.get(step).copied();
-            let voters = || (0..candidates.len()).filter(|&index| agreeing[index]);
-            let votes = |word: i32| voters().filter(|&index| token(index) == Some(word)).count();
-            let winner = voters()
-                .filter_map(|index| Some((token(index)?, candidates[index].entry)))
-                .map(|(word, entry)| (votes(word), entry, word))
-                .max();
-            let Some((votes, _, word)) = winner else {
-                break;
-            };
-            for index in 0..candidates.len() {
-                agreeing[index] &= token(index) == Some(word);
+            let says = |index: &usize, word: i32| candidates[*index].ahead.get(step) == Some(&word);
+            let (mut most, mut winner) = ((0, -1), None);
+            for candidate in bits(agreeing).map(|index| &candidates[index]) {
+                let Some(&word) = candidate.ahead.get(step) else {
+                    continue;
+                };
+                let voters = bits(agreeing).filter(|index| says(index, word));
+                let voters = voters.fold(0u32, |set, index| set | 1 << index);
+                // Ties go to the newest candidate.
+                let votes = (voters.count_ones(), candidate.entry);
+                if votes > most {
+                    (most, winner) = (votes, Some((word, voters)));
+                }
+                if voters == agreeing {
+                    break;
+                }
             }
+            let Some((word, voters)) = winner else { break };
             chain.tokens[step] = word;
             chain.len += 1;
-            chain.votes += votes;
+            chain.votes += most.0 as usize;
+            agreeing = voters;
         }
         chain
     }
+}
+
+/// The set bits of a word, lowest first.
+fn bits(mut word: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let index = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(index)
+    })
 }
