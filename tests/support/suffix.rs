@@ -1,0 +1,12 @@
+//! The suffix drafter under test.
+
+mod golden;
+mod naive;
+
+pub use golden::{GoldenReport, check_golden};
+pub use naive::NaiveSuffix;
+
+use specdraft::suffix::{SuffixBackend, SuffixConfig};
+
+/// Builds a backend for a configuration.
+pub type Factory<'a> = dyn FnMut(&SuffixConfig) -> specdraft::Result<Box<dyn SuffixBackend>> + 'a;
