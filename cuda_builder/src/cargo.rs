@@ -38,6 +38,9 @@ pub(crate) const PROFILE: [&str; 5] = [
     "profile.release.opt-level=3",
 ];
 
+/// What `#[kernel]` and `shared_array!` expand to, so that kernels need not ask for it.
+const CRATE_FEATURES: &str = "-Zcrate-attr=feature(abi_ptx,asm_experimental_arch)";
+
 pub(crate) fn build(
     dir: &Path,
     target_dir: &Path,
@@ -67,7 +70,7 @@ pub(crate) fn build(
     for option in PROFILE {
         command.args(["--config", option]);
     }
-    command.args(["--", "-Zno-link"]);
+    command.args(["--", "-Zno-link", CRATE_FEATURES]);
     command.arg(format!("--emit={kind}={}", output.display()));
     let warnings = run(&mut command)?.1;
     Ok(Module {

@@ -202,7 +202,7 @@ $L__BB1_1:
 
     #[test]
     fn bounds_of_an_entry_without_parameters() {
-        let raw = RAW.replacen("{\n", "{\n\t//cuda_std launch_bounds 64\n", 1);
+        let raw = RAW.replacen("{\n", "{\n\t//cuda_std launch_bounds 64 0\n", 1);
         let finished = finish(&raw, "sm_80", (7, 0)).unwrap();
         assert!(finished.contains(".visible .entry plain()\n.maxntid 64, 1, 1\n{\n"));
     }

@@ -2,8 +2,8 @@
 //!
 //! Each is a line of inline assembly, which both code generators copy into the PTX:
 //!
-//! - `//cuda_std launch_bounds THREADS [MIN_BLOCKS]` in a kernel: how many threads its blocks have, and how many of its
-//!   blocks a multiprocessor should hold.
+//! - `//cuda_std launch_bounds THREADS MIN_BLOCKS` in a kernel: how many threads its blocks have, and how many of its
+//!   blocks a multiprocessor should hold (0: however many it likes).
 //! - `//cuda_std shared NAME BYTES ALIGN`: a static shared array of that name is used.
 //! - `//cuda_std dynamic_shared ALIGN`: the launch's dynamic shared memory is used, under the name [`DYNAMIC_SHARED`].
 
@@ -50,27 +50,18 @@ impl<'a> Markers<'a> {
     fn add(&mut self, marker: &'a str, kernel: Option<&'a str>) -> Result<(), String> {
         let words: Vec<&str> = marker.split_whitespace().collect();
         match words[..] {
-            ["launch_bounds", threads, ref min_blocks @ ..] if min_blocks.len() < 2 => {
+            ["launch_bounds", threads, min_blocks] => {
                 let kernel = kernel.ok_or("launch bounds outside a kernel")?;
                 let threads = number(threads, 1..=1024, "threads")?;
-                let min_blocks = match min_blocks {
-                    [blocks] => Some(number(blocks, 1..=32, "blocks")?),
-                    _ => None,
-                };
-                agree(
-                    self.launch_bounds.insert(kernel, (threads, min_blocks)),
-                    (threads, min_blocks),
-                    &format!("launch bounds of {kernel}"),
-                )
+                let min_blocks = number(min_blocks, 0..=32, "blocks")?;
+                let bounds = (threads, Some(min_blocks).filter(|&blocks| blocks > 0));
+                let before = self.launch_bounds.insert(kernel, bounds);
+                agree(before, bounds, &format!("launch bounds of {kernel}"))
             }
             ["shared", name, bytes, align] => {
-                let bytes = number(bytes, 1..=u32::MAX, "bytes")?;
-                let align = alignment(align)?;
-                agree(
-                    self.shared.insert(name, (bytes, align)),
-                    (bytes, align),
-                    &format!("shared array {name}"),
-                )
+                let array = (number(bytes, 1..=u32::MAX, "bytes")?, alignment(align)?);
+                let before = self.shared.insert(name, array);
+                agree(before, array, &format!("shared array {name}"))
             }
             ["dynamic_shared", align] => {
                 let align = alignment(align)?;
@@ -155,7 +146,7 @@ mov.u32 %r1, SM;
 }
 .visible .entry b()
 {
-//cuda_std launch_bounds 32
+//cuda_std launch_bounds 32 0
 \t//cuda_std dynamic_shared 4
 }
 ";
@@ -179,9 +170,9 @@ mov.u32 %r1, SM;
     #[test]
     fn bounds_belong_to_kernels() {
         for text in [
-            "//cuda_std launch_bounds 32\n",
-            ".visible .entry a()\n{\n}\n//cuda_std launch_bounds 32\n",
-            ".visible .entry a()\n{\n}\n.func f()\n{\n//cuda_std launch_bounds 32\n}\n",
+            "//cuda_std launch_bounds 32 0\n",
+            ".visible .entry a()\n{\n}\n//cuda_std launch_bounds 32 0\n",
+            ".visible .entry a()\n{\n}\n.func f()\n{\n//cuda_std launch_bounds 32 0\n}\n",
         ] {
             let message = message(text);
             assert!(message.contains("outside a kernel"), "{message}");
@@ -191,9 +182,9 @@ mov.u32 %r1, SM;
     #[test]
     fn nonsense_is_refused() {
         for (marker, expected) in [
-            ("launch_bounds", "unknown marker"),
-            ("launch_bounds 0", "expected 1 to 1024, got `0`"),
-            ("launch_bounds 2048", "got `2048`"),
+            ("launch_bounds 64", "unknown marker"),
+            ("launch_bounds 0 0", "expected 1 to 1024, got `0`"),
+            ("launch_bounds 2048 1", "got `2048`"),
             ("launch_bounds 64 2 2", "unknown marker"),
             ("launch_bounds 64 -1", "blocks"),
             ("shared A 0 4", "bytes"),
