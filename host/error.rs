@@ -40,6 +40,24 @@ pub enum Error {
         hint: &'static str,
     },
 
+    /// A view of a block has other sizes than the batch and the head ask for, typically logits or hidden states of
+    /// another drafter.
+    #[error("{argument}: expected {expected}, got {got}; {hint}")]
+    Shape {
+        /// The view.
+        argument: String,
+        /// The sizes wanted.
+        expected: String,
+        /// The sizes given.
+        got: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
+
+    /// The weights of an XPress head could not be loaded or put together.
+    #[error(transparent)]
+    Head(#[from] crate::xpress::HeadError),
+
     /// One slot is named twice in a batch. Each request drafts once a step; the second answer would depend on which
     /// of the two ran first.
     #[error(
@@ -103,10 +121,12 @@ impl Error {
         match self {
             Error::OutOfRange { argument, .. }
             | Error::Length { argument, .. }
+            | Error::Shape { argument, .. }
             | Error::DuplicateSlot { argument, .. }
             | Error::SlotState { argument, .. }
             | Error::State { argument, .. } => Some(argument),
             Error::OutOfMemory { argument, .. } => Some(argument),
+            Error::Head(_) => None,
         }
     }
 

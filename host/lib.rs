@@ -15,6 +15,9 @@
 //! # Ok::<(), specdraft::Error>(())
 //! ```
 //!
+//! The **XPress refiner** ([`xpress`]) improves the blocks of a block drafter: a small trained head makes the tokens of a
+//! block agree with each other before the target checks them.
+//!
 //! # Features
 //! - `emulator`: the GPU kernels, run on the CPU by an emulator that checks every access. Slow; for tests.
 //! - `cuda`: the GPU kernels on an NVIDIA GPU. The driver is loaded when it is first needed.
@@ -23,5 +26,6 @@ mod error;
 
 pub mod cpu;
 pub mod suffix;
+pub mod xpress;
 
 pub use error::{Error, Result};

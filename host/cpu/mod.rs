@@ -2,5 +2,7 @@
 //! compared with. Nothing here is shared with the kernels.
 
 mod suffix;
+mod xpress;
 
 pub use suffix::CpuSuffix;
+pub use xpress::CpuXpress;

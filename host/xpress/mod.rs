@@ -1,0 +1,46 @@
+//! The XPress refiner: makes the tokens of a drafted block agree with each other.
+//!
+//! A block drafter proposes the next B - 1 tokens at once, each without having seen the others. The refiner reads the
+//! drafter's logits and hidden states, and in K passes re-decides every slot, each time knowing what the pass before put
+//! in front of it. K passes cost K small matrix products, not B - 1 runs of a model.
+//!
+//! [`XpressHead`] holds a trained head's weights, [`XpressRefiner`] runs it on tokens of the host, and [`XpressBackend`]
+//! is what each backend does.
+//!
+//! ```
+//! use specdraft::xpress::{Blocks, Generate, XpressConfig, XpressHead, XpressLimits, XpressRefiner};
+//!
+//! // A head and a step's inputs made up for the example; `XpressHead::load(folder)` reads a trained one.
+//! let config = XpressConfig { vocab_size: 100, hidden_size: 32, rank: 16, mlp_hidden: 32, block_size: 4,
+//!                             num_passes: 6, topc: 0 };
+//! let head = XpressHead::generate(&config, Generate::Normal, 1)?;
+//! let step = config.generate_step(2, Generate::Normal, 2)?;
+//!
+//! let limits = XpressLimits::new(8, &config);
+//! let mut refiner = XpressRefiner::cpu(head, limits)?;
+//! let drafts = refiner.refine(&Blocks::new(step.base()?, step.hidden()?, &[7, 42]))?;
+//! assert_eq!(drafts.len(), 2); // one request after another,
+//! assert_eq!(drafts[0].len(), 3); // and the tokens after its anchor
+//! # Ok::<(), specdraft::Error>(())
+//! ```
+
+pub(crate) mod backend;
+mod config;
+mod error;
+mod generate;
+mod head;
+mod load;
+mod mixer;
+mod refiner;
+mod view;
+
+pub use backend::{Mlp, RefineInputs, XpressBackend, XpressLimits, XpressMemory};
+pub use config::XpressConfig;
+pub use error::HeadError;
+pub use generate::{Generate, GeneratedStep};
+/// The type of all weights, logits and hidden states.
+pub use half::bf16;
+pub use head::{XpressHead, XpressWeights};
+pub use mixer::{FoldedMixer, RawMixer};
+pub use refiner::{Blocks, XpressRefiner};
+pub use view::{BlockLayout, BlockView};
