@@ -21,7 +21,8 @@ use crate::error::{Error, Result};
 /// | slot outside `0..max_num_reqs` in `propose` | that row: `num_valid` 0, drafts -1, confidence 0; no state changes |
 /// | slot outside `0..max_num_reqs` in `observe` | that row is skipped; the step still counts |
 /// | slot outside `0..max_num_reqs` in `ingest` | the document is skipped and takes no document number |
-/// | `num_sampled <= 0` | not sampled: no draft; nothing is observed and the last draft stays pending |
+/// | `num_sampled <= 0` in `propose` | not sampled: no draft |
+/// | `num_sampled <= 0` in `observe` | that row is skipped: its last draft still waits for a verdict |
 /// | `num_sampled > K + 1` | more accepted tokens than drafts: positions below the last draft's length count |
 /// | `num_rejected < 0` | fewer verified positions than accepted ones; at or below zero none is observed |
 /// | token in a row negative | an ordinary value for the match within the row, drafted as it is; it never matches the corpus, and in the corpus it ends a continuation as a separator does |

@@ -4,21 +4,20 @@ use super::backend::Document;
 use super::config::SuffixConfig;
 use crate::error::{Error, Result};
 
-/// Finds slots named twice without a search and without clearing anything between batches.
+/// Checks the arguments of a backend's calls.
 #[derive(Debug)]
 pub(crate) struct BatchCheck {
+    max_num_reqs: usize,
     max_model_len: usize,
-    /// For each slot, the batch that named it last and at which index.
-    named: Vec<(u64, u32)>,
-    batch: u64,
+    named: NamedSlots,
 }
 
 impl BatchCheck {
     pub(crate) fn new(config: &SuffixConfig) -> Self {
         Self {
+            max_num_reqs: config.max_num_reqs,
             max_model_len: config.max_model_len,
-            named: vec![(0, 0); config.max_num_reqs],
-            batch: 0,
+            named: NamedSlots::new(config.max_num_reqs),
         }
     }
 
@@ -31,10 +30,10 @@ impl BatchCheck {
     ) -> Result<()> {
         self.fits("idx_mapping", idx_mapping.len())?;
         same_length("num_sampled", num_sampled.len(), idx_mapping.len())?;
-        if last_sampled.len() != self.named.len() {
+        if last_sampled.len() != self.max_num_reqs {
             return Err(Error::length(
                 "last_sampled",
-                format_args!("{} (max_num_reqs)", self.named.len()),
+                format_args!("{} (max_num_reqs)", self.max_num_reqs),
                 last_sampled.len(),
                 "it is indexed by slot, not by batch row",
             ));
@@ -62,12 +61,12 @@ impl BatchCheck {
 
     /// Checks a slot that the host names.
     pub(crate) fn slot(&self, slot: usize) -> Result<()> {
-        if slot < self.named.len() {
+        if slot < self.max_num_reqs {
             return Ok(());
         }
         Err(Error::out_of_range(
             "slot",
-            format_args!("0..{} (max_num_reqs)", self.named.len()),
+            format_args!("0..{} (max_num_reqs)", self.max_num_reqs),
             slot,
             "use a smaller slot or build the drafter with more",
         ))
@@ -92,12 +91,12 @@ impl BatchCheck {
     }
 
     fn fits(&self, argument: &'static str, len: usize) -> Result<()> {
-        if len <= self.named.len() {
+        if len <= self.max_num_reqs {
             return Ok(());
         }
         Err(Error::length(
             argument,
-            format_args!("at most {} (max_num_reqs)", self.named.len()),
+            format_args!("at most {} (max_num_reqs)", self.max_num_reqs),
             len,
             "split the batch or build the drafter with more slots",
         ))
@@ -105,25 +104,58 @@ impl BatchCheck {
 
     /// Slots outside `0..max_num_reqs` may repeat: nothing is read or written for them.
     fn distinct(&mut self, idx_mapping: &[i32]) -> Result<()> {
-        self.batch += 1;
+        self.named.start_batch();
         for (index, &slot) in idx_mapping.iter().enumerate() {
-            let Some(named) = usize::try_from(slot)
+            let Some(slot) = usize::try_from(slot)
                 .ok()
-                .and_then(|slot| self.named.get_mut(slot))
+                .filter(|&slot| slot < self.max_num_reqs)
             else {
                 continue;
             };
-            if named.0 == self.batch {
-                return Err(Error::DuplicateSlot {
-                    argument: format!("idx_mapping[{index}]"),
-                    got: slot as usize,
-                    first: named.1 as usize,
-                    hint: "give each request one row of the batch",
-                });
-            }
-            *named = (self.batch, index as u32);
+            self.named
+                .add(slot, index, || format!("idx_mapping[{index}]"))?;
         }
         Ok(())
+    }
+}
+
+/// Finds slots named twice in a batch, without a search and without clearing anything between batches.
+#[derive(Debug)]
+pub(crate) struct NamedSlots {
+    /// For each slot, the batch that named it last and at which index.
+    last: Vec<(u64, u32)>,
+    batch: u64,
+}
+
+impl NamedSlots {
+    pub(crate) fn new(max_num_reqs: usize) -> Self {
+        Self {
+            last: vec![(0, 0); max_num_reqs],
+            batch: 0,
+        }
+    }
+
+    pub(crate) fn start_batch(&mut self) {
+        self.batch += 1;
+    }
+
+    /// Notes that the batch names `slot`, below `max_num_reqs`, at `index`.
+    pub(crate) fn add(
+        &mut self,
+        slot: usize,
+        index: usize,
+        argument: impl FnOnce() -> String,
+    ) -> Result<()> {
+        let (batch, first) = std::mem::replace(&mut self.last[slot], (self.batch, index as u32));
+        if batch != self.batch {
+            return Ok(());
+        }
+        Err(Error::DuplicateSlot {
+            argument: argument(),
+            got: slot,
+            first: first as usize,
+            hint: "give each request one row of the batch",
+        })
     }
 }
 

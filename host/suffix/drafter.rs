@@ -1,6 +1,7 @@
 //! The drafter that takes host tokens: one call for each thing that happens to a request.
 
 use super::backend::{Document, SuffixBackend, SuffixState};
+use super::batch::NamedSlots;
 use super::config::{NUM_LEN_BUCKETS, PROMPT_CONTEXT, SuffixConfig};
 use crate::cpu::CpuSuffix;
 use crate::error::{Error, Result};
@@ -45,7 +46,7 @@ pub struct SuffixDrafter {
     num_rejected: Vec<i32>,
     docs: Vec<Document>,
     words: Vec<i32>,
-    named: Vec<bool>,
+    named: NamedSlots,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +126,7 @@ impl SuffixDrafter {
             num_rejected: Vec::with_capacity(slots),
             docs: Vec::with_capacity(slots),
             words: Vec::new(),
-            named: vec![false; slots],
+            named: NamedSlots::new(slots),
         })
     }
 
@@ -191,7 +192,7 @@ impl SuffixDrafter {
     /// [`Error::OutOfRange`] for a slot outside `0..max_num_reqs`; [`Error::SlotState`] for one without a request;
     /// [`Error::DuplicateSlot`] for one named twice.
     pub fn draft(&mut self, slots: &[usize]) -> Result<Vec<Draft>> {
-        self.distinct_running(slots.iter().copied(), "slots", "")?;
+        self.distinct_running(slots.iter().copied(), |index| format!("slots[{index}]"))?;
         self.idx_mapping.clear();
         self.idx_mapping
             .extend(slots.iter().map(|&slot| slot as i32));
@@ -252,7 +253,9 @@ impl SuffixDrafter {
                 ));
             }
         }
-        self.distinct_running(verdicts.iter().map(|v| v.slot), "verdicts", ".slot")?;
+        self.distinct_running(verdicts.iter().map(|v| v.slot), |index| {
+            format!("verdicts[{index}].slot")
+        })?;
         self.idx_mapping.clear();
         self.num_sampled.clear();
         self.num_rejected.clear();
@@ -272,7 +275,7 @@ impl SuffixDrafter {
     /// [`Error::OutOfRange`] for a slot outside `0..max_num_reqs`; [`Error::SlotState`] for one without a request;
     /// [`Error::DuplicateSlot`] for one named twice.
     pub fn finish(&mut self, slots: &[usize]) -> Result<()> {
-        self.distinct_running(slots.iter().copied(), "slots", "")?;
+        self.distinct_running(slots.iter().copied(), |index| format!("slots[{index}]"))?;
         self.docs.clear();
         for &slot in slots {
             let prompt_len = self.requests[slot].map_or(0, |request| request.prompt_len);
@@ -322,7 +325,7 @@ impl SuffixDrafter {
         self.backend.set_state(state)
     }
 
-    fn slot(&self, argument: impl Into<String>, slot: usize) -> Result<Option<Request>> {
+    fn slot(&self, argument: &str, slot: usize) -> Result<Option<Request>> {
         self.requests.get(slot).copied().ok_or_else(|| {
             Error::out_of_range(
                 argument,
@@ -333,55 +336,29 @@ impl SuffixDrafter {
         })
     }
 
-    fn running(&self, argument: impl Into<String> + Clone, slot: usize) -> Result<Request> {
-        self.slot(argument.clone(), slot)?
-            .ok_or_else(|| Error::SlotState {
-                argument: argument.into(),
-                expected: "a slot with a request",
-                got: format!("slot {slot}, which has none"),
-                hint: "start a request in it first",
-            })
-    }
-
-    fn distinct_running(
-        &mut self,
-        slots: impl Iterator<Item = usize> + Clone,
-        list: &'static str,
-        field: &'static str,
-    ) -> Result<()> {
-        for (index, slot) in slots.clone().enumerate() {
-            if self.slot_is_running(slot) {
-                continue;
-            }
-            return self
-                .running(format!("{list}[{index}]{field}"), slot)
-                .map(drop);
-        }
-        let mut duplicate = None;
-        let mut marked = 0;
-        for (index, slot) in slots.clone().enumerate() {
-            if std::mem::replace(&mut self.named[slot], true) {
-                duplicate = Some((index, slot));
-                break;
-            }
-            marked += 1;
-        }
-        for slot in slots.clone().take(marked) {
-            self.named[slot] = false;
-        }
-        let Some((index, got)) = duplicate else {
-            return Ok(());
-        };
-        Err(Error::DuplicateSlot {
-            argument: format!("{list}[{index}]{field}"),
-            got,
-            first: slots.clone().position(|slot| slot == got).unwrap_or(index),
-            hint: "name each request once",
+    fn running(&self, argument: &str, slot: usize) -> Result<Request> {
+        self.slot(argument, slot)?.ok_or_else(|| Error::SlotState {
+            argument: argument.into(),
+            expected: "a slot with a request",
+            got: format!("slot {slot}, which has none"),
+            hint: "start a request in it first",
         })
     }
 
-    fn slot_is_running(&self, slot: usize) -> bool {
-        matches!(self.requests.get(slot), Some(Some(_)))
+    /// Checks that every slot has a request and none is named twice.
+    fn distinct_running(
+        &mut self,
+        slots: impl Iterator<Item = usize>,
+        argument: impl Fn(usize) -> String,
+    ) -> Result<()> {
+        self.named.start_batch();
+        for (index, slot) in slots.enumerate() {
+            if self.requests.get(slot).is_none_or(Option::is_none) {
+                self.running(&argument(index), slot)?;
+            }
+            self.named.add(slot, index, || argument(index))?;
+        }
+        Ok(())
     }
 
     /// Writes tokens to a row and makes them count.

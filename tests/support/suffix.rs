@@ -1,8 +1,10 @@
 //! The suffix drafter under test.
 
+mod bad_input;
 mod golden;
 mod naive;
 
+pub use bad_input::check_bad_input;
 pub use golden::{GoldenReport, check_golden};
 pub use naive::NaiveSuffix;
 

@@ -1,0 +1,321 @@
+//! What the fake driver knows.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{c_int, c_void};
+
+use cuda_std::Kernel;
+use cuda_std::emu::{self, Buffer};
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::new(State::new((9, 0), 13_000));
+}
+
+/// Lets `f` at this thread's state.
+pub(super) fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
+    STATE.with_borrow_mut(f)
+}
+
+// CUresult
+pub(super) const INVALID_VALUE: c_int = 1;
+pub(super) const OUT_OF_MEMORY: c_int = 2;
+pub(super) const INVALID_DEVICE: c_int = 101;
+pub(super) const INVALID_PTX: c_int = 218;
+pub(super) const INVALID_CONTEXT: c_int = 201;
+pub(super) const INVALID_HANDLE: c_int = 400;
+pub(super) const NOT_FOUND: c_int = 500;
+pub(super) const CAPTURE_UNSUPPORTED: c_int = 900;
+pub(super) const CAPTURE_INVALIDATED: c_int = 901;
+pub(super) const LAUNCH_FAILED: c_int = 719;
+
+/// What a handle is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Context,
+    Stream,
+    Module,
+    Function,
+    Graph,
+    GraphExec,
+    Event,
+}
+
+/// Work that waits on a stream.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    Launch {
+        kernel: &'static Kernel,
+        grid: [u32; 3],
+        block: [u32; 3],
+        args: Vec<u64>,
+    },
+    Fill {
+        to: u64,
+        word: u32,
+        count: usize,
+    },
+    /// From page-locked memory: read when the copy runs.
+    Upload {
+        to: u64,
+        from: usize,
+        bytes: usize,
+    },
+    /// From other memory: staged when it was enqueued.
+    Store {
+        to: u64,
+        data: Vec<u8>,
+    },
+    Download {
+        to: usize,
+        from: u64,
+        bytes: usize,
+    },
+}
+
+/// A stream being captured.
+#[derive(Debug, Default)]
+struct Capture {
+    work: Vec<Work>,
+    spoiled: bool,
+}
+
+/// What the tests look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Every call since the last report, in order.
+    pub calls: Vec<&'static str>,
+    /// Kernels launched since the last report, with grid and threads of a block.
+    pub launches: Vec<(&'static str, [u32; 3], u32)>,
+    /// Of the launches, how many may overlap the work before them.
+    pub dependent: usize,
+    /// Streams of the launches, as numbers.
+    pub streams: Vec<usize>,
+    /// Handles and memory that are live.
+    pub live: usize,
+    /// Bytes of device memory that are live.
+    pub device_bytes: u64,
+    /// Handles destroyed so far, by number.
+    pub destroyed: Vec<usize>,
+    /// Primary contexts retained and not released.
+    pub primary: usize,
+}
+
+pub(super) struct State {
+    pub(super) capability: (c_int, c_int),
+    pub(super) version: c_int,
+    pub(super) hidden: Vec<&'static str>,
+    pub(super) fail: Option<(&'static str, usize, c_int)>,
+    pub(super) current: Vec<usize>,
+    pub(super) primary: Option<(usize, usize)>,
+    pub(super) functions: HashMap<usize, &'static Kernel>,
+    pub(super) graphs: HashMap<usize, Vec<Work>>,
+    pub(super) memory: BTreeMap<u64, Buffer<u32>>,
+    pub(super) pinned: BTreeMap<usize, Vec<u64>>,
+    pub(super) log: Report,
+    handles: BTreeMap<usize, Kind>,
+    next: usize,
+    queue: Vec<Work>,
+    captures: HashMap<usize, Capture>,
+    failed: Option<c_int>,
+}
+
+impl State {
+    pub(super) fn new(capability: (c_int, c_int), version: c_int) -> Self {
+        Self {
+            capability,
+            version,
+            hidden: Vec::new(),
+            fail: None,
+            current: Vec::new(),
+            primary: None,
+            functions: HashMap::new(),
+            graphs: HashMap::new(),
+            memory: BTreeMap::new(),
+            pinned: BTreeMap::new(),
+            log: Report::default(),
+            handles: BTreeMap::new(),
+            next: 0x1000,
+            queue: Vec::new(),
+            captures: HashMap::new(),
+            failed: None,
+        }
+    }
+
+    /// Notes a call. Some error if it is to fail, or if a kernel failed before it.
+    pub(super) fn call(&mut self, name: &'static str) -> Result<(), c_int> {
+        self.log.calls.push(name);
+        if let Some((call, skip, code)) = &mut self.fail
+            && *call == name
+        {
+            if *skip == 0 {
+                let code = *code;
+                self.fail = None;
+                return Err(code);
+            }
+            *skip -= 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn report(&mut self) -> Report {
+        let primary = self.primary.map_or(0, |(_, count)| count);
+        let report = Report {
+            live: self.handles.len() + self.memory.len() + self.pinned.len(),
+            device_bytes: self.memory.values().map(|b| 4 * b.len() as u64).sum(),
+            primary,
+            destroyed: self.log.destroyed.clone(),
+            ..std::mem::take(&mut self.log)
+        };
+        self.log.destroyed = report.destroyed.clone();
+        report
+    }
+
+    pub(super) fn handle(&mut self, kind: Kind) -> *mut c_void {
+        self.next += 0x10;
+        self.handles.insert(self.next, kind);
+        std::ptr::without_provenance_mut(self.next)
+    }
+
+    pub(super) fn alive(&self, handle: *mut c_void, kind: Kind) -> Result<usize, c_int> {
+        match self.handles.get(&handle.addr()) {
+            Some(&found) if found == kind => Ok(handle.addr()),
+            _ => Err(INVALID_HANDLE),
+        }
+    }
+
+    pub(super) fn destroy(&mut self, handle: *mut c_void, kind: Kind) -> Result<usize, c_int> {
+        let handle = self.alive(handle, kind)?;
+        self.handles.remove(&handle);
+        self.log.destroyed.push(handle);
+        Ok(handle)
+    }
+
+    /// The stream's number; streams need a current context.
+    pub(super) fn stream(&self, stream: *mut c_void) -> Result<usize, c_int> {
+        self.in_context()?;
+        match stream.addr() {
+            special @ 0..=2 => Ok(special),
+            _ => self.alive(stream, Kind::Stream),
+        }
+    }
+
+    pub(super) fn in_context(&self) -> Result<usize, c_int> {
+        let &context = self.current.last().ok_or(INVALID_CONTEXT)?;
+        match self.handles.get(&context) {
+            Some(Kind::Context) => Ok(context),
+            _ => Err(INVALID_CONTEXT),
+        }
+    }
+
+    /// Whether the device memory `bytes` from `ptr` on is one live allocation's.
+    pub(super) fn inside(&self, ptr: u64, bytes: usize) -> Result<(), c_int> {
+        let (&start, buffer) = self
+            .memory
+            .range(..=ptr)
+            .next_back()
+            .ok_or(INVALID_VALUE)?;
+        let end = start + 4 * buffer.len() as u64;
+        if ptr + bytes as u64 <= end {
+            Ok(())
+        } else {
+            Err(INVALID_VALUE)
+        }
+    }
+
+    pub(super) fn is_pinned(&self, ptr: usize, bytes: usize) -> bool {
+        self.pinned
+            .range(..=ptr)
+            .next_back()
+            .is_some_and(|(&start, words)| ptr + bytes <= start + 8 * words.len())
+    }
+
+    pub(super) fn enqueue(&mut self, stream: usize, work: Work) -> Result<(), c_int> {
+        match self.captures.get_mut(&stream) {
+            Some(capture) => capture.work.push(work),
+            None => self.queue.push(work),
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin_capture(&mut self, stream: usize) -> Result<(), c_int> {
+        // The legacy default stream cannot be captured.
+        if stream < 2 || self.captures.contains_key(&stream) {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        self.captures.insert(stream, Capture::default());
+        Ok(())
+    }
+
+    pub(super) fn end_capture(&mut self, stream: usize) -> Result<Vec<Work>, c_int> {
+        let capture = self.captures.remove(&stream).ok_or(INVALID_VALUE)?;
+        if capture.spoiled {
+            return Err(CAPTURE_INVALIDATED);
+        }
+        Ok(capture.work)
+    }
+
+    pub(super) fn is_capturing(&self, stream: usize) -> bool {
+        self.captures.contains_key(&stream)
+    }
+
+    /// A call that may not be made while a stream is being captured.
+    pub(super) fn not_while_capturing(&mut self) -> Result<(), c_int> {
+        for capture in self.captures.values_mut() {
+            capture.spoiled = true;
+        }
+        if self.captures.is_empty() {
+            Ok(())
+        } else {
+            Err(CAPTURE_UNSUPPORTED)
+        }
+    }
+
+    /// Runs what was enqueued. As in the real driver, a failed kernel makes every later wait fail.
+    pub(super) fn drain(&mut self) -> Result<(), c_int> {
+        for work in std::mem::take(&mut self.queue) {
+            if self.failed.is_none() {
+                self.failed = run(work).err();
+            }
+        }
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
+fn run(work: Work) -> Result<(), c_int> {
+    match work {
+        Work::Launch {
+            kernel,
+            grid,
+            block,
+            args,
+        } => {
+            let config = emu::LaunchConfig {
+                grid,
+                block,
+                ..Default::default()
+            };
+            // SAFETY: the arguments are what the library passed for this kernel's parameters; every access is checked.
+            let ran = unsafe { emu::launch(kernel, config, &args, &emu::Options::default()) };
+            if let Err(error) = ran {
+                eprintln!("{}: {error}", kernel.name);
+                return Err(LAUNCH_FAILED);
+            }
+        }
+        Work::Fill { to, word, count } => {
+            store(to, &word.to_ne_bytes().repeat(count));
+        }
+        Work::Upload { to, from, bytes } => {
+            let from = std::ptr::with_exposed_provenance::<u8>(from);
+            // SAFETY: page-locked memory of that size, which the library keeps until the copy has run.
+            store(to, unsafe { std::slice::from_raw_parts(from, bytes) });
+        }
+        Work::Store { to, data } => store(to, &data),
+        Work::Download { to, from, bytes } => {
+            let data = with_memory(from, bytes);
+            let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
+            // SAFETY: host memory of that size, which the library keeps until the copy has run.
+            unsafe { to.copy_from_nonoverlapping(data.as_ptr(), bytes) };
+        }
+    }
+    Ok(())
+}
