@@ -1,3 +1,46 @@
-//! The project's own commands.
+//! The project's own commands: `cargo xtask help`.
 
-fn main() {}
+mod build_ptx;
+mod bundle;
+mod cuda_tools;
+mod device;
+mod gpu;
+mod resources;
+mod setup;
+mod test;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "specdraft's own commands",
+    disable_version_flag = true
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install NVIDIA's compiler and tools into target/cuda-tools
+    Setup,
+    /// Build the kernels into ptx/
+    BuildPtx(build_ptx::Arguments),
+    /// Run every check that this machine can run
+    Test,
+    /// Pack what the GPU tests need, to run them on another machine
+    Bundle,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Setup => setup::run(),
+        Command::BuildPtx(arguments) => build_ptx::run(&arguments),
+        Command::Test => test::run(),
+        Command::Bundle => bundle::run(),
+    }
+}
