@@ -142,16 +142,15 @@ impl CudaBuilder {
         };
         let module = cargo::build(&self.dir, &self.device_target_dir(), arch, emit, &rustflags)?;
         let (raw, codegen, codegen_version) = match libnvvm {
-            Some(library) => (
-                library.compile(&nvvm::edit_ir(&module.text), arch)?,
-                Codegen::Nvvm,
-                library.version(),
-            ),
-            None => (
-                module.text,
-                Codegen::Llvm,
-                format!("LLVM {}", rustc.llvm_version),
-            ),
+            Some(library) => {
+                let raw = library.compile(&nvvm::edit_ir(&module.text), arch)?;
+                let version = nvvm::version_in(&raw);
+                (raw, Codegen::Nvvm, version)
+            }
+            None => {
+                let version = format!("LLVM {}", rustc.llvm_version);
+                (module.text, Codegen::Llvm, version)
+            }
         };
 
         let ptx = ptx::finish(&raw, arch.name, self.ptx_version.unwrap_or(arch.ptx))?;
