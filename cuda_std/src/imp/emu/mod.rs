@@ -1,0 +1,157 @@
+//! The body everywhere but on the GPU: an emulator.
+
+mod access;
+mod barrier;
+mod buffer;
+mod collective;
+mod context;
+mod error;
+pub(crate) mod global;
+mod launch;
+pub(crate) mod macros;
+mod order;
+mod region;
+pub(crate) mod scalar;
+mod scheduler;
+pub(crate) mod shared;
+mod stack;
+mod warp;
+
+/// Runs kernels on this machine, and checks them.
+pub mod emu {
+    pub use super::buffer::Buffer;
+    pub use super::error::{EmuError, ErrorKind, Site};
+    pub use super::launch::{LaunchConfig, Options, Report, Schedule, launch};
+}
+
+pub(crate) use global::GlobalView;
+pub(crate) use shared::{SharedView, dynamic_shared};
+pub(crate) use warp::*;
+
+use barrier::{Operation, block_threads, wait};
+use context::{Pause, current};
+use error::ErrorKind;
+use half::bf16;
+use std::panic::Location;
+
+/// A kernel's entry: takes its arguments as words.
+pub(crate) type Entry = unsafe fn(&[u64]);
+
+macro_rules! indices {
+    ($($name:ident |$thread:ident| $value:expr;)*) => { $(
+        #[inline]
+        pub(crate) fn $name() -> u32 {
+            let $thread = current();
+            $value
+        }
+    )* };
+}
+indices! {
+    thread_idx_x |thread| thread.index[0];
+    thread_idx_y |thread| thread.index[1];
+    thread_idx_z |thread| thread.index[2];
+    block_idx_x |thread| thread.block().index[0];
+    block_idx_y |thread| thread.block().index[1];
+    block_idx_z |thread| thread.block().index[2];
+    block_dim_x |thread| thread.wave().launch.config.block[0];
+    block_dim_y |thread| thread.wave().launch.config.block[1];
+    block_dim_z |thread| thread.wave().launch.config.block[2];
+    grid_dim_x |thread| thread.wave().launch.config.grid[0];
+    grid_dim_y |thread| thread.wave().launch.config.grid[1];
+    grid_dim_z |thread| thread.wave().launch.config.grid[2];
+}
+
+#[track_caller]
+pub(crate) fn sync_threads() {
+    wait(
+        0,
+        block_threads(),
+        Operation::Sync,
+        false,
+        Location::caller(),
+    );
+}
+
+#[track_caller]
+pub(crate) fn sync_threads_count(predicate: bool) -> u32 {
+    wait(
+        0,
+        block_threads(),
+        Operation::Count,
+        predicate,
+        Location::caller(),
+    )
+}
+
+#[track_caller]
+pub(crate) fn sync_threads_and(predicate: bool) -> bool {
+    let threads = block_threads();
+    wait(0, threads, Operation::And, predicate, Location::caller()) == threads
+}
+
+#[track_caller]
+pub(crate) fn sync_threads_or(predicate: bool) -> bool {
+    wait(
+        0,
+        block_threads(),
+        Operation::Or,
+        predicate,
+        Location::caller(),
+    ) != 0
+}
+
+#[track_caller]
+pub(crate) fn sync_threads_partial(id: u32, threads: u32) {
+    wait(id, threads, Operation::Partial, false, Location::caller());
+}
+
+#[track_caller]
+pub(crate) fn block_fence() {
+    current().idle_step(Location::caller());
+}
+
+#[track_caller]
+pub(crate) fn device_fence() {
+    current().idle_step(Location::caller());
+}
+
+#[track_caller]
+pub(crate) fn nanosleep(_nanoseconds: u32) {
+    let thread = current();
+    let location = Location::caller();
+    thread.idle_step(location);
+    thread.wait.set(Some(context::Wait {
+        operation: "sleeps",
+        location,
+    }));
+    thread.suspend(Pause::Yield);
+}
+
+pub(crate) fn clock() -> u32 {
+    let wave = current().wave();
+    (wave.steps.get() + u64::from(wave.quantum.get() - wave.fuel.get())) as u32
+}
+
+#[track_caller]
+pub(crate) fn trap() -> ! {
+    current().report(
+        ErrorKind::Trap,
+        "the kernel called trap".to_string(),
+        "called it",
+        Location::caller(),
+    )
+}
+
+pub(crate) fn pdl_wait() {}
+
+pub(crate) fn pdl_launch_dependents() {}
+
+/// As `cvt.rn.bf16.f32`.
+#[inline]
+pub(crate) fn bf16_from_f32(x: f32) -> bf16 {
+    if x.is_nan() {
+        bf16::from_bits(0x7fff)
+    } else {
+        bf16::from_f32(x)
+    }
+}

@@ -1,0 +1,16 @@
+//! Programmatic dependent launch: a grid that starts before the one ahead of it in the stream has ended. Nothing below
+//! sm_90 and in the emulator, where every launch starts after the one before.
+
+use crate::imp;
+
+/// Waits until the grids this one depends on have ended and their writes are visible. Without such a launch: nothing.
+#[inline(always)]
+pub fn wait() {
+    imp::pdl_wait();
+}
+
+/// Lets dependent grids start once every block has called this or ended. They still have to [`wait`].
+#[inline(always)]
+pub fn launch_dependents() {
+    imp::pdl_launch_dependents();
+}
