@@ -28,14 +28,16 @@ pub(crate) struct Rustc {
     pub(crate) llvm_major: i32,
 }
 
-/// Flags of the profile, whatever the workspace's own profile says: one module, whose calls are inlined, and no debug
-/// information (its paths differ between machines).
-pub(crate) const PROFILE: [&str; 5] = [
+/// The profile, whatever the workspace's own release profile says: one module, whose calls are inlined, without panics that
+/// a check adds, and without debug information (its paths differ between machines).
+pub(crate) const PROFILE: [&str; 7] = [
     "profile.release.lto=\"fat\"",
     "profile.release.codegen-units=1",
     "profile.release.panic=\"abort\"",
     "profile.release.debug=false",
     "profile.release.opt-level=3",
+    "profile.release.overflow-checks=false",
+    "profile.release.debug-assertions=false",
 ];
 
 /// What `#[kernel]` and `shared_array!` expand to, so that kernels need not ask for it.

@@ -10,6 +10,8 @@ mod setup;
 mod test;
 mod workspace;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -36,11 +38,18 @@ enum Command {
     Bundle,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
         Command::Setup => setup::run(),
         Command::BuildPtx(arguments) => build_ptx::run(&arguments),
         Command::Test => test::run(),
         Command::Bundle => bundle::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
