@@ -48,6 +48,8 @@ pub struct Built {
     pub rustc: String,
     /// The flags that every crate was built with, `core` included.
     pub rustflags: Vec<String>,
+    /// What else shaped the code: cargo's profile, and the options of the code generator.
+    pub options: Vec<String>,
     /// What the caller should be told.
     pub notes: Vec<String>,
     /// What cargo printed: empty but for compiler warnings.
@@ -141,8 +143,10 @@ impl CudaBuilder {
             None => Emit::Ptx,
         };
         let module = cargo::build(&self.dir, &self.device_target_dir(), arch, emit, &rustflags)?;
+        let mut options = cargo::PROFILE.map(str::to_owned).to_vec();
         let (raw, codegen, codegen_version) = match libnvvm {
             Some(library) => {
+                options.extend(nvvm::options(arch));
                 let raw = library.compile(&nvvm::edit_ir(&module.text), arch)?;
                 let version = nvvm::version_in(&raw);
                 (raw, Codegen::Nvvm, version)
@@ -164,6 +168,7 @@ impl CudaBuilder {
             codegen_version,
             rustc: rustc.display,
             rustflags,
+            options,
             notes,
             warnings: module.warnings,
         })

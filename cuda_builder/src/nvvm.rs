@@ -21,8 +21,16 @@ pub(crate) struct Libnvvm {
     _library: Library,
 }
 
-/// Options for every architecture. Without `-fma=0` it would contract `a * b + c`: other bits than Rust's.
-pub(crate) const OPTIONS: [&str; 4] = ["-opt=3", "-fma=0", "-ftz=0", "-prec-div=1"];
+/// What libNVVM is told. Without `-fma=0` it would contract `a * b + c`: other bits than Rust's.
+pub(crate) fn options(arch: Arch) -> Vec<String> {
+    let mut options = vec![format!("-arch=compute_{}", arch.number())];
+    options
+        .extend(["-opt=3", "-fma=0", "-ftz=0", "-prec-div=1", "-prec-sqrt=1"].map(str::to_owned));
+    if !arch.is_blackwell_or_later() {
+        options.push("-nvvm-latest".to_owned());
+    }
+    options
+}
 
 const LAYOUT: &str = "e-p:64:64:64-p6:32:32:32-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-f32:32:32-f64:64:64-f128:128:128-v16:16:16-v32:32:32-v64:64:64-v128:128:128-n16:32:64-a:8:8";
 
@@ -91,11 +99,7 @@ impl Libnvvm {
 
     /// As PTX for `arch`, the header still that of the newest PTX.
     pub(crate) fn compile(&self, ir: &str, arch: Arch) -> Result<String> {
-        let mut options = vec![format!("-arch=compute_{}", arch.number())];
-        options.extend(OPTIONS.map(str::to_owned));
-        if !arch.is_blackwell_or_later() {
-            options.push("-nvvm-latest".to_owned());
-        }
+        let options = options(arch);
         let options: Vec<CString> = options
             .into_iter()
             .map(|option| CString::new(option).expect("options hold no NUL"))
@@ -271,6 +275,15 @@ mod tests {
         assert!(
             edited.ends_with("!nvvmir.version = !{!12}\n!12 = !{i32 2, i32 0, i32 3, i32 2}\n")
         );
+    }
+
+    #[test]
+    fn older_gpus_need_to_be_asked_for() {
+        let of = |name| options(Arch::parse(name).unwrap());
+        assert_eq!(of("sm_90a")[0], "-arch=compute_90a");
+        assert!(of("sm_90a").contains(&"-nvvm-latest".to_owned()));
+        assert!(!of("sm_120").contains(&"-nvvm-latest".to_owned()));
+        assert!(of("sm_120").contains(&"-fma=0".to_owned()));
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub struct PtxFile {
     pub version: String,
     /// What rustc was told, for every crate.
     pub rustflags: Vec<String>,
+    /// What else shaped the code: cargo's profile, and the options of the code generator.
+    pub options: Vec<String>,
     /// Its kernels.
     pub entries: Vec<EntryRecord>,
 }
@@ -77,6 +79,7 @@ impl PtxFile {
             target: module.target.to_owned(),
             version: module.version.to_owned(),
             rustflags: built.rustflags.clone(),
+            options: built.options.clone(),
             entries: module.entries.iter().map(EntryRecord::from).collect(),
         })
     }
@@ -115,6 +118,7 @@ impl fmt::Display for Manifest {
             writeln!(f, "target = {}", Quoted(&file.target))?;
             writeln!(f, "version = {}", Quoted(&file.version))?;
             list(f, "rustflags", &file.rustflags)?;
+            list(f, "options", &file.options)?;
             for entry in &file.entries {
                 writeln!(f, "\n[[ptx.entry]]")?;
                 writeln!(f, "name = {}", Quoted(&entry.name))?;
@@ -182,6 +186,7 @@ mod tests {
                     target: "sm_80".to_owned(),
                     version: "7.0".to_owned(),
                     rustflags: strings(&["--cfg", "cuda_arch=\"80\""]),
+                    options: strings(&["-opt=3"]),
                     entries: vec![
                         EntryRecord {
                             name: "a".to_owned(),
@@ -202,6 +207,7 @@ mod tests {
                     target: "sm_90a".to_owned(),
                     version: "8.0".to_owned(),
                     rustflags: Vec::new(),
+                    options: Vec::new(),
                     entries: Vec::new(),
                 },
             ],

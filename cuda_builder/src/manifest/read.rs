@@ -64,6 +64,7 @@ impl Table<'_> {
             target: self.string("target")?,
             version: self.string("version")?,
             rustflags: self.list("rustflags")?,
+            options: self.list("options")?,
             entries: Vec::new(),
         })
     }
