@@ -3,11 +3,16 @@
 use specdraft::Error;
 use specdraft::cpu::CpuSuffix;
 use specdraft::suffix::{Draft, Source, SuffixConfig, SuffixDrafter, Verdict};
-use test_support::suffix::check_bad_input;
+use test_support::suffix::{NaiveSuffix, check_bad_input, cpu};
 
 #[test]
 fn cpu_refuses_bad_input() {
-    check_bad_input(&mut |config| Ok(Box::new(CpuSuffix::new(config.clone())?)));
+    check_bad_input(&mut cpu);
+}
+
+#[test]
+fn naive_drafter_refuses_bad_input() {
+    check_bad_input(&mut |config| Ok(Box::new(NaiveSuffix::new(config.clone())?)));
 }
 
 #[test]

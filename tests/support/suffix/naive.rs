@@ -1,12 +1,13 @@
 //! The suffix drafter word for word: slow, short, and with nothing clever in it that could be wrong.
+//! Its errors name the argument and nothing else.
 
-use specdraft::Result;
 use specdraft::suffix::{Document, Proposal, SuffixBackend, SuffixConfig, SuffixState};
+use specdraft::{Error, Result};
 
 /// Entries in a bucket.
 const SLOTS: usize = 8;
 
-/// A drafter that follows the definition without a thought for speed. Its arguments must be valid.
+/// A drafter that follows the definition without a thought for speed.
 pub struct NaiveSuffix {
     config: SuffixConfig,
     rows: Vec<Vec<i32>>,
@@ -36,6 +37,30 @@ impl NaiveSuffix {
             state: SuffixState::new(&config),
             config,
         })
+    }
+
+    fn check(&self, idx_mapping: &[i32], others: &[(&str, usize, usize)]) -> Result<()> {
+        if idx_mapping.len() > self.config.max_num_reqs {
+            return refuse("idx_mapping");
+        }
+        for (argument, len, wanted) in others {
+            if len != wanted {
+                return refuse(argument);
+            }
+        }
+        for (index, slot) in idx_mapping.iter().enumerate() {
+            if self.exists(*slot) && idx_mapping[..index].contains(slot) {
+                return refuse(&format!("idx_mapping[{index}]"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_slot(&self, slot: usize) -> Result<()> {
+        match slot < self.config.max_num_reqs {
+            true => Ok(()),
+            false => refuse("slot"),
+        }
     }
 
     fn exists(&self, slot: i32) -> bool {
@@ -174,21 +199,31 @@ impl SuffixBackend for NaiveSuffix {
     }
 
     fn write_tokens(&mut self, slot: usize, offset: usize, tokens: &[i32]) -> Result<()> {
+        self.check_slot(slot)?;
+        let room = self.config.max_model_len.checked_sub(offset);
+        if room.is_none_or(|room| tokens.len() > room) {
+            return refuse("tokens");
+        }
         self.rows[slot][offset..offset + tokens.len()].copy_from_slice(tokens);
         Ok(())
     }
 
     fn set_total_len(&mut self, slot: usize, len: i32) -> Result<()> {
+        self.check_slot(slot)?;
         self.total_len[slot] = len;
         Ok(())
     }
 
     fn add_request(&mut self, slot: usize) -> Result<()> {
+        self.check_slot(slot)?;
         self.state.last_bucket[slot] = -1;
         Ok(())
     }
 
     fn ingest(&mut self, docs: &[Document]) -> Result<()> {
+        if docs.len() > self.config.max_num_reqs {
+            return refuse("docs");
+        }
         let docs: Vec<_> = docs.iter().filter(|doc| self.exists(doc.slot)).collect();
         if docs.is_empty() || self.state.corpus.is_empty() {
             return Ok(());
@@ -207,6 +242,12 @@ impl SuffixBackend for NaiveSuffix {
         num_sampled: &[i32],
         num_rejected: &[i32],
     ) -> Result<()> {
+        let batch = idx_mapping.len();
+        let lengths = [
+            ("num_sampled", num_sampled.len(), batch),
+            ("num_rejected", num_rejected.len(), batch),
+        ];
+        self.check(idx_mapping, &lengths)?;
         if !self.config.adaptive || idx_mapping.is_empty() {
             return Ok(());
         }
@@ -244,6 +285,11 @@ impl SuffixBackend for NaiveSuffix {
         num_sampled: &[i32],
         last_sampled: &[i64],
     ) -> Result<Proposal> {
+        let lengths = [
+            ("num_sampled", num_sampled.len(), idx_mapping.len()),
+            ("last_sampled", last_sampled.len(), self.config.max_num_reqs),
+        ];
+        self.check(idx_mapping, &lengths)?;
         let k = self.config.num_draft_tokens;
         let mut out = Proposal::default();
         for (&slot, &sampled) in idx_mapping.iter().zip(num_sampled) {
@@ -305,7 +351,17 @@ impl SuffixBackend for NaiveSuffix {
     }
 
     fn set_state(&mut self, state: &SuffixState) -> Result<()> {
+        state.check(&self.config)?;
         self.state = state.clone();
         Ok(())
     }
+}
+
+fn refuse(argument: &str) -> Result<()> {
+    Err(Error::OutOfRange {
+        argument: argument.into(),
+        expected: String::new(),
+        got: String::new(),
+        hint: "",
+    })
 }
