@@ -113,6 +113,11 @@ pub enum Error {
         /// What to do about it.
         hint: &'static str,
     },
+
+    /// The CUDA driver is missing, does not take this build's kernels, or failed a call.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Driver(#[from] crate::driver::DriverError),
 }
 
 impl Error {
@@ -127,6 +132,8 @@ impl Error {
             | Error::State { argument, .. } => Some(argument),
             Error::OutOfMemory { argument, .. } => Some(argument),
             Error::Head(_) => None,
+            #[cfg(feature = "cuda")]
+            Error::Driver(_) => None,
         }
     }
 

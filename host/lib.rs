@@ -25,6 +25,12 @@
 mod error;
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod driver;
+#[cfg(feature = "cuda")]
+pub mod interop;
+#[cfg(feature = "cuda")]
+mod ptx;
 pub mod suffix;
 pub mod xpress;
 

@@ -1,0 +1,322 @@
+//! Launches: a kernel is checked against the ABI table once, then only enqueued.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use cuda_std::Kernel;
+use cust::sys::CUfunction;
+
+use super::api::{LaunchAttributeRaw, LaunchConfigRaw};
+use super::{Driver, DriverError, Module, Stream};
+
+/// The shape of one launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchShape {
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x; y and z are 1.
+    pub threads: u32,
+    /// Dynamic shared memory in bytes.
+    pub shared_bytes: u32,
+    /// Whether the kernel may start while the work before it on the stream still runs (programmatic dependent launch). It is
+    /// ignored where the loaded PTX does not wait by itself ([`Module::has_dependent_launch`]) or the driver is older than CUDA 11.8.
+    pub dependent: bool,
+}
+
+/// A kernel of `N` parameters, checked against the ABI table: launching it needs no further checks.
+///
+/// An argument is a word: a scalar or a device address in its low bits, as [`cuda_std::KernelParam::to_word`] puts it there.
+pub struct PreparedKernel<const N: usize> {
+    module: Module,
+    raw: CUfunction,
+    name: &'static str,
+    max_threads: u32,
+    fixed_threads: Option<u32>,
+    may_depend: bool,
+}
+
+// SAFETY: a function handle may be used from any thread and lives as long as the module, which is held.
+unsafe impl<const N: usize> Send for PreparedKernel<N> {}
+// SAFETY: as above; nothing is changed after construction but by driver calls, which are thread-safe.
+unsafe impl<const N: usize> Sync for PreparedKernel<N> {}
+
+impl<const N: usize> PreparedKernel<N> {
+    /// Looks the kernel up and checks `N` against the ABI table, and the table against the loaded code where the driver can tell.
+    ///
+    /// # Errors
+    /// [`DriverError::KernelAbi`] where they disagree; the driver's error if the kernel is not in the module.
+    pub fn new(module: &Module, kernel: &Kernel) -> Result<Self, DriverError> {
+        if kernel.params.len() != N {
+            return Err(DriverError::KernelAbi {
+                kernel: kernel.name.into(),
+                what: "number of arguments".into(),
+                expected: kernel.params.len().to_string(),
+                got: N.to_string(),
+            });
+        }
+        let context = module.context();
+        let driver = context.driver();
+        let _current = context.enter()?;
+        let raw = module.function(kernel.name)?;
+        check_code(driver, raw, kernel)?;
+        // Asking also loads the code now, where the driver loads lazily: the first launch may be in a captured stream.
+        let max_threads = attribute(driver, raw, kernel.name, FUNC_MAX_THREADS)?;
+        if let Some(threads) = kernel.threads
+            && max_threads < threads
+        {
+            return Err(DriverError::KernelAbi {
+                kernel: kernel.name.into(),
+                what: "threads of a block".into(),
+                expected: format!("{threads}, which its code is written for"),
+                got: format!("at most {max_threads} on this GPU"),
+            });
+        }
+        Ok(Self {
+            module: module.clone(),
+            raw,
+            name: kernel.name,
+            max_threads,
+            fixed_threads: kernel.threads,
+            may_depend: module.has_dependent_launch() && driver.api().cuLaunchKernelEx.is_some(),
+        })
+    }
+
+    /// The kernel's entry name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Allows launches of up to `bytes` of dynamic shared memory.
+    pub fn allow_shared_bytes(&self, bytes: u32) -> Result<(), DriverError> {
+        let context = self.module.context();
+        let driver = context.driver();
+        let _current = context.enter()?;
+        let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        // SAFETY: a live function of the current context.
+        let code =
+            unsafe { (driver.api().cuFuncSetAttribute)(self.raw, FUNC_MAX_DYNAMIC_SHARED, value) };
+        driver.check("cuFuncSetAttribute", code, || {
+            format!("allowing {} {bytes} bytes of shared memory", self.name)
+        })
+    }
+
+    /// How many of its blocks run on one multiprocessor at a time.
+    pub fn blocks_per_multiprocessor(
+        &self,
+        threads: u32,
+        shared_bytes: u32,
+    ) -> Result<u32, DriverError> {
+        let context = self.module.context();
+        let driver = context.driver();
+        let _current = context.enter()?;
+        let mut blocks = 0;
+        // SAFETY: a live function of the current context; the call writes one int.
+        let code = unsafe {
+            (driver.api().cuOccupancyMaxActiveBlocksPerMultiprocessor)(
+                &raw mut blocks,
+                self.raw,
+                c_int::try_from(threads).unwrap_or(c_int::MAX),
+                shared_bytes as usize,
+            )
+        };
+        driver.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code, || {
+            format!("asking the occupancy of {}", self.name)
+        })?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    /// What the compiler made of it on this GPU.
+    pub fn resources(&self) -> Result<KernelResources, DriverError> {
+        let context = self.module.context();
+        let driver = context.driver();
+        let _current = context.enter()?;
+        let get = |which| attribute(driver, self.raw, self.name, which);
+        Ok(KernelResources {
+            registers: get(FUNC_REGISTERS)?,
+            shared_bytes: get(FUNC_SHARED)?,
+            local_bytes: get(FUNC_LOCAL)?,
+            max_threads: self.max_threads,
+        })
+    }
+
+    /// Enqueues the kernel. A grid with no block enqueues nothing.
+    ///
+    /// The caller has the kernel's context current.
+    ///
+    /// # Safety
+    /// - Each of `args` has its parameter's type. Pointers and lengths are what the kernel's documentation asks for, and stay so until the
+    ///   launch, and every replay of a graph that captured it, has completed.
+    /// - `stream` is a stream of the module's context.
+    /// - The module's context is current.
+    pub unsafe fn launch(
+        &self,
+        stream: Stream<'_>,
+        shape: LaunchShape,
+        mut args: [u64; N],
+    ) -> Result<(), DriverError> {
+        debug_assert!(
+            self.fixed_threads.is_none_or(|t| t == shape.threads),
+            "{} is written for blocks of {:?} threads",
+            self.name,
+            self.fixed_threads
+        );
+        debug_assert!(shape.threads > 0 && shape.threads <= self.max_threads);
+        if shape.grid.contains(&0) {
+            return Ok(());
+        }
+        let driver = self.module.context().driver();
+        let mut params = args.each_mut().map(|word| (&raw mut *word).cast());
+        // SAFETY: one pointer a parameter (`new` checked how many), each to a word whose low bytes are the argument: the hosts of NVIDIA
+        // GPUs are little-endian. The rest is this function's contract.
+        let code = unsafe { self.enqueue(driver, stream, shape, &mut params) };
+        driver.check("cuLaunchKernel", code, || {
+            format!(
+                "launching {} on a grid of {:?}, {} threads a block, {} bytes of shared memory, on {stream:?}",
+                self.name, shape.grid, shape.threads, shape.shared_bytes
+            )
+        })
+    }
+
+    /// # Safety
+    /// - As for `launch`; `params` points to one value for each parameter of the kernel.
+    unsafe fn enqueue(
+        &self,
+        driver: &Driver,
+        stream: Stream<'_>,
+        shape: LaunchShape,
+        params: &mut [*mut c_void; N],
+    ) -> c_int {
+        let [x, y, z] = shape.grid;
+        match driver.api().cuLaunchKernelEx {
+            Some(launch) if shape.dependent && self.may_depend => {
+                let mut value = [0; 16];
+                value[0] = 1;
+                let attribute = LaunchAttributeRaw {
+                    id: ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                    pad: 0,
+                    value,
+                };
+                let config = LaunchConfigRaw {
+                    grid: shape.grid,
+                    block: [shape.threads, 1, 1],
+                    shared_bytes: shape.shared_bytes,
+                    stream: stream.raw(),
+                    attributes: &raw const attribute,
+                    num_attributes: 1,
+                };
+                // SAFETY: the configuration and its attribute outlive the call; the rest is the caller's.
+                unsafe {
+                    launch(
+                        &raw const config,
+                        self.raw,
+                        params.as_mut_ptr(),
+                        std::ptr::null_mut(),
+                    )
+                }
+            }
+            // SAFETY: the caller's contract.
+            _ => unsafe {
+                (driver.api().cuLaunchKernel)(
+                    self.raw,
+                    x,
+                    y,
+                    z,
+                    shape.threads,
+                    1,
+                    1,
+                    shape.shared_bytes,
+                    stream.raw(),
+                    params.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            },
+        }
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for PreparedKernel<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PreparedKernel({})", self.name)
+    }
+}
+
+/// What a kernel takes of the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelResources {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Static shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// Local memory (stack and spills) of a thread, in bytes.
+    pub local_bytes: u32,
+    /// The largest block it can be launched with.
+    pub max_threads: u32,
+}
+
+/// The ABI table against the loaded code, where the driver can tell (CUDA 12.4).
+fn check_code(driver: &Driver, function: CUfunction, kernel: &Kernel) -> Result<(), DriverError> {
+    let Some(info) = driver.api().cuFuncGetParamInfo else {
+        return Ok(());
+    };
+    let disagree = |what: String, expected: String, got: String| DriverError::KernelAbi {
+        kernel: kernel.name.into(),
+        what,
+        expected,
+        got,
+    };
+    for index in 0..=kernel.params.len() {
+        let (mut offset, mut size) = (0usize, 0usize);
+        // SAFETY: a live function; the call writes two sizes, or returns an error past the last parameter.
+        let code = unsafe { info(function, index, &raw mut offset, &raw mut size) };
+        match (kernel.params.get(index), code) {
+            (Some(param), 0) if size == param.ty.size() => {}
+            (Some(param), 0) => {
+                return Err(disagree(
+                    format!("size of parameter {index} ({})", param.name),
+                    param.ty.size().to_string(),
+                    size.to_string(),
+                ));
+            }
+            (None, code) if code != 0 => {}
+            (wanted, _) => {
+                return Err(disagree(
+                    "number of parameters in the loaded code".into(),
+                    kernel.params.len().to_string(),
+                    match wanted {
+                        Some(_) => format!("{index}"),
+                        None => format!("more than {}", kernel.params.len()),
+                    },
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn attribute(
+    driver: &Driver,
+    function: CUfunction,
+    name: &str,
+    which: c_int,
+) -> Result<u32, DriverError> {
+    let mut value = 0;
+    // SAFETY: a live function; the call writes one int.
+    let code = unsafe { (driver.api().cuFuncGetAttribute)(&raw mut value, which, function) };
+    driver.check("cuFuncGetAttribute", code, || {
+        format!("asking attribute {which} of kernel {name}")
+    })?;
+    Ok(u32::try_from(value).unwrap_or(0))
+}
+
+// CUfunction_attribute
+const FUNC_MAX_THREADS: c_int = 0;
+const FUNC_SHARED: c_int = 1;
+const FUNC_LOCAL: c_int = 3;
+const FUNC_REGISTERS: c_int = 4;
+const FUNC_MAX_DYNAMIC_SHARED: c_int = 8;
+// CUlaunchAttributeID
+const ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+
+const _: () = assert!(
+    cfg!(target_endian = "little"),
+    "arguments are passed as the low bytes of words"
+);
