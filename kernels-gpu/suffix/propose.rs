@@ -1,0 +1,426 @@
+//! `propose`: the drafts of a batch, in one launch.
+//!
+//! ```text
+//! block (x, b): request b, part x of its history, part 0 the newest; parts beyond what its length needs leave
+//!     8 warps:    the best match in this part                        (scan)
+//!     1 warp:     in part 0, the corpus draft                        (corpus)
+//!     barrier; of the last warp:
+//!     the best match of the 8 warps
+//!     more parts: hand the result in; only the last block goes on    (exchange)
+//!     draft = the corpus draft if its context is longer than the own match, else what follows the own match
+//!     write drafts, valid tokens, confidence, and what the draft was
+//! ```
+//!
+//! 1. A request's parts are a power of two that its own length decides on the device, so the host's grid may be too
+//!    large for some requests and fits a captured graph.
+//! 2. The scan and the corpus lookup run beside each other; whichever is longer counts.
+//! 3. The length is asked for by batch row as well as by slot: where both are the same, as mostly, one dependent load
+//!    is saved. What is needed last (the filler token) is asked for when the lookup's own loads are on their way.
+//! 4. Nothing that only the device sees is trusted: a slot outside the engine's arrays gives no draft and touches no
+//!    state, a length is brought into `0..=max_model_len`, `num_sampled <= 0` is no sample.
+//!
+//! Differences from vLLM's kernels: one launch instead of two; the confidence is the IEEE quotient.
+
+use core::hint::select_unpredictable as select;
+use cuda_std::shared::shared_array;
+use cuda_std::{Global, pdl, thread};
+
+use super::corpus::{Context, Corpus, Draft, WINDOWS_ANY, WINDOWS_K8, Windows};
+use super::exchange::{self, Exchange, Found};
+use super::scan::{self, Layout, Match, Share, WARPS};
+use super::{BUCKET_SLOTS, NUM_LEN_BUCKETS, is_slot, row_len};
+
+/// Threads of a block: the scanning warps and one for the corpus and the end.
+pub const THREADS: u32 = 32 * (WARPS + 1);
+/// Units of 512 tokens that a block gets at least, as a power of two: 8192 tokens.
+pub const LOG2_MIN_UNITS: u32 = 4;
+/// Most blocks of a request, as a power of two.
+pub const MAX_LOG2_BLOCKS: u32 = 7;
+
+/// How a batch is spread over the GPU.
+///
+/// ```text
+/// grid = (2^log2_blocks, batch, 1), block = (THREADS, 1, 1)
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks of a request, as a power of two, at most [`MAX_LOG2_BLOCKS`].
+    pub log2_blocks: u32,
+    /// The fewest 512-token units that are worth a block of their own, as a power of two.
+    pub log2_min_units: u32,
+}
+
+impl Grid {
+    /// The grid for `batch` requests of at most `max_model_len` tokens on a GPU of `num_sms` multiprocessors: about two
+    /// blocks for each of them, none with less than 8192 tokens.
+    pub const fn new(num_sms: u32, batch: u32, max_model_len: u32) -> Self {
+        let wanted = 2 * num_sms / if batch == 0 { 1 } else { batch };
+        let useful = max_model_len >> (9 + LOG2_MIN_UNITS);
+        let blocks = if wanted < useful { wanted } else { useful };
+        let log2_blocks = if blocks == 0 { 0 } else { blocks.ilog2() };
+        Self {
+            log2_blocks: if log2_blocks < MAX_LOG2_BLOCKS {
+                log2_blocks
+            } else {
+                MAX_LOG2_BLOCKS
+            },
+            log2_min_units: LOG2_MIN_UNITS,
+        }
+    }
+
+    /// The grid's dimensions.
+    pub const fn dimensions(self, batch: u32) -> [u32; 3] {
+        [1 << self.log2_blocks, batch, 1]
+    }
+
+    /// 8-byte words of scratch that launches of up to `batch` requests take, all 0 before the first.
+    pub const fn scratch_words(self, batch: u32, num_draft_tokens: u32) -> u64 {
+        batch as u64 * exchange::stride(self.log2_blocks, num_draft_tokens) as u64
+    }
+}
+
+/// 8-byte words of scratch that are enough for the grids of every batch up to `max_num_reqs`, all 0 before the first
+/// launch.
+pub const fn scratch_words(num_sms: u32, max_num_reqs: u32, num_draft_tokens: u32) -> u64 {
+    // Whole lines take up to 15 words more, and a grid has at most this many blocks.
+    let blocks = if 2 * num_sms > max_num_reqs {
+        2 * num_sms
+    } else {
+        max_num_reqs
+    };
+    max_num_reqs as u64 * (num_draft_tokens as u64 + 16) + blocks as u64
+}
+
+/// Whether [`suffix_propose_k8`] takes this shape; [`suffix_propose`] takes all.
+pub const fn takes_k8(num_draft_tokens: u32, max_depth: u32) -> bool {
+    num_draft_tokens <= 8 && num_draft_tokens + max_depth <= 32
+}
+
+kernels! {
+    /// The arguments of both kernels. Lengths in brackets; K is `num_draft_tokens`.
+    struct Args {
+        /// `[max_num_reqs, row_stride]`: the engine's tokens.
+        token_ids: *const i32,
+        /// `[batch]`: the slot of each batch row.
+        idx_mapping: *const i32,
+        /// `[max_num_reqs]`: tokens in each slot's row.
+        total_len: *const i32,
+        /// `[batch]`: tokens that each request gained in this step; none, no draft.
+        num_sampled: *const i32,
+        /// `[max_num_reqs]`: the filler, by slot.
+        last_sampled: *const i64,
+        /// `[corpus_len]`
+        corpus: *const i32,
+        /// `[2, num_buckets, 8]`
+        table: *const i64,
+        /// `[2 * 9, K, 2]`; read with `confidence`.
+        stats: *const i64,
+        /// `[batch, K]`, written.
+        drafts: *mut i64,
+        /// `[batch]`, written.
+        num_valid: *mut i32,
+        /// `[batch, K]`, written. Null for none; then `last_bucket` and `last_valid` are not written either.
+        confidence: *mut f32,
+        /// `[max_num_reqs]`, written for the batch's slots.
+        last_bucket: *mut i32,
+        /// `[max_num_reqs]`, written for the batch's slots.
+        last_valid: *mut i32,
+        /// [`Grid::scratch_words`], 0 before the first launch and after each.
+        scratch: *mut u64,
+        /// Words from one row to the next, at least `max_model_len`.
+        row_stride: u64,
+        /// Slots of the engine.
+        max_num_reqs: u32,
+        /// Tokens in the longest row, at most 2^20.
+        max_model_len: u32,
+        /// Words of the corpus ring, at most 2^31; 0 for no corpus. At least 2 of `max_depth` otherwise.
+        corpus_len: u32,
+        /// Buckets in each half of the index, a power of two.
+        num_buckets: u32,
+        /// K, `1..=64`.
+        num_draft_tokens: u32,
+        /// `1..=64`
+        max_depth: u32,
+        /// Of the [`Grid`].
+        log2_blocks: u32,
+        /// Of the [`Grid`].
+        log2_min_units: u32,
+    }
+
+    /// Drafts for a batch where [`takes_k8`] holds.
+    ///
+    /// # Safety
+    ///
+    /// - The launch has the [`Grid`]'s dimensions and [`THREADS`] threads a block.
+    /// - All pointers are valid for the lengths that [`Args`] gives, and nothing else writes there during the launch.
+    /// - Sizes are in the ranges that [`Args`] gives.
+    kernel suffix_propose_k8(threads = THREADS, min_blocks = 3) = propose_k8;
+
+    /// Drafts for a batch, any K and depth.
+    ///
+    /// # Safety
+    ///
+    /// - As [`suffix_propose_k8`], but for the shape.
+    kernel suffix_propose(threads = THREADS, min_blocks = 2) = propose_any;
+}
+
+/// # Safety
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn propose_k8(args: Args) {
+    let windows = shared_array![suffix_windows_k8: [i32; WINDOWS_K8]];
+    // SAFETY: the caller's promises.
+    unsafe { propose::<true>(args, Windows::new(windows, args.max_depth)) }
+}
+
+/// # Safety
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn propose_any(args: Args) {
+    let windows = shared_array![suffix_windows: [i32; WINDOWS_ANY]];
+    // SAFETY: the caller's promises.
+    unsafe { propose::<false>(args, Windows::new(windows, args.max_depth)) }
+}
+
+/// # Safety
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
+    let bests = shared_array![suffix_bests: [u64; WARPS as usize]];
+    let (lane, warp) = (thread::thread_idx_x() % 32, thread::thread_idx_x() / 32);
+    let (part, b) = (thread::block_idx_x(), thread::block_idx_y());
+    pdl::wait();
+    // SAFETY: `b` is in the batch.
+    let request = unsafe { Request::load(&args, b) };
+    let Request { slot, row, n, .. } = request;
+
+    let layout = Layout::new(row.addr(), n);
+    let units = layout.units();
+    let worth = 31 - (units >> args.log2_min_units | 1).leading_zeros();
+    let log2_parts = worth.min(args.log2_blocks);
+    let parts = 1 << log2_parts;
+    if part >= parts {
+        return;
+    }
+
+    let mut filler = -1;
+    let mut corpus_draft = Draft::NONE;
+    if warp < WARPS {
+        let per_part = (units + parts - 1) >> log2_parts;
+        let first = part * per_part;
+        let share = Share {
+            first: first + warp,
+            last: (first + per_part).min(units),
+            edges: (part == 0) & (warp == WARPS - 1),
+        };
+        // SAFETY: the row and its layout; the whole warp is here.
+        let best = unsafe { scan::scan::<K8>(row, n, layout, share, args.max_depth, lane) };
+        if lane == 0 {
+            // SAFETY: one word a warp.
+            unsafe { bests.st(warp, u64::from(best.len) << 32 | u64::from(best.end)) };
+        }
+    } else {
+        let looks_up = (part == 0) & (n >= 2) & (args.corpus_len > 0);
+        // SAFETY: the row; the whole warp is here.
+        let context = unsafe {
+            Context::load(
+                row,
+                n,
+                looks_up,
+                args.max_depth,
+                args.num_draft_tokens,
+                lane,
+            )
+        };
+        // SAFETY: the slot is checked.
+        filler = unsafe {
+            Global::new(args.last_sampled, args.max_num_reqs).ld_nc_if(slot, request.is_known, -1)
+        };
+        if looks_up {
+            let corpus = Corpus {
+                words: Global::new(args.corpus, args.corpus_len),
+                len: args.corpus_len,
+                table: Global::new(
+                    args.table,
+                    2 * u64::from(BUCKET_SLOTS) * u64::from(args.num_buckets),
+                ),
+                num_buckets: args.num_buckets,
+            };
+            // SAFETY: the whole corpus; the windows are this warp's; the whole warp is here.
+            corpus_draft = unsafe { context.draft(corpus, windows) };
+        }
+    }
+    thread::sync_threads();
+    if warp < WARPS {
+        return;
+    }
+
+    // SAFETY: every scanning warp has written its word; the draft's tokens are below its count.
+    let (best, tokens) = unsafe {
+        let best = bests.ld_if(lane, lane < WARPS, 0);
+        let mut tokens = [0; 2];
+        each!(I in 0 1 { if I == 0 || !K8 {
+            let step = 32 * I as u32 + lane;
+            tokens[I] = windows.token(corpus_draft.lead, step, step < corpus_draft.count);
+        } });
+        (best, tokens)
+    };
+    let mut own = Match::NONE;
+    own.improve_by_lanes((best >> 32) as u32, best as u32);
+    let mut found = Found {
+        own,
+        corpus: corpus_draft,
+        tokens,
+    };
+    if parts > 1 {
+        let words = Grid {
+            log2_blocks: args.log2_blocks,
+            log2_min_units: args.log2_min_units,
+        }
+        .scratch_words(thread::grid_dim_y(), args.num_draft_tokens);
+        let exchange = Exchange {
+            scratch: Global::new(args.scratch, words),
+            request: b,
+            stride: exchange::stride(args.log2_blocks, args.num_draft_tokens),
+            num_draft_tokens: args.num_draft_tokens,
+            part,
+            parts,
+            lane,
+        };
+        // SAFETY: the scratch was 0; every one of the `parts` blocks gets here once.
+        match unsafe { exchange.arrive::<K8>(found) } {
+            Some(outcome) => found = outcome,
+            None => return,
+        }
+    }
+    // SAFETY: only this warp of the request's blocks gets here.
+    unsafe { request.finish::<K8>(&args, b, found, filler, lane) };
+}
+
+/// A row of the batch.
+#[derive(Clone, Copy)]
+struct Request {
+    slot: i32,
+    /// Whether the slot is one of the engine's.
+    is_known: bool,
+    /// The tokens that count; none if there is nothing to draft for.
+    row: Global<i32>,
+    n: u32,
+}
+
+impl Request {
+    /// # Safety
+    ///
+    /// - `b` is in the batch.
+    #[inline(always)]
+    unsafe fn load(args: &Args, b: u32) -> Self {
+        let batch = thread::grid_dim_y();
+        let lengths = Global::new(args.total_len, args.max_num_reqs);
+        // SAFETY: indices are in the batch, or of a checked slot.
+        let (slot, sampled, guess) = unsafe {
+            (
+                Global::new(args.idx_mapping, batch).ld_nc(b),
+                Global::new(args.num_sampled, batch).ld_nc(b),
+                lengths.ld_nc_if(b, b < args.max_num_reqs, 0),
+            )
+        };
+        let is_known = is_slot(slot, args.max_num_reqs);
+        let mut total_len = guess;
+        if slot as u32 != b {
+            // SAFETY: the slot is checked.
+            total_len = unsafe { lengths.ld_nc_if(slot, is_known, 0) };
+        }
+        let n = select(
+            is_known & (sampled > 0),
+            row_len(total_len, args.max_model_len),
+            0,
+        );
+        let stride = args.row_stride;
+        let rows = Global::new(
+            args.token_ids,
+            u64::from(args.max_num_reqs).wrapping_mul(stride),
+        );
+        let row = rows.slice(u64::from(select(is_known, slot as u32, 0)) * stride, n);
+        Self {
+            slot,
+            is_known,
+            row,
+            n,
+        }
+    }
+
+    /// Chooses and writes the draft.
+    ///
+    /// # Safety
+    ///
+    /// - One whole warp calls it for this row of the batch, with what was found in all parts.
+    #[inline(always)]
+    unsafe fn finish<const K8: bool>(
+        self,
+        args: &Args,
+        b: u32,
+        found: Found,
+        filler: i64,
+        lane: u32,
+    ) {
+        let (k, own, corpus) = (args.num_draft_tokens, found.own, found.corpus);
+        let from_corpus = corpus.len > own.len;
+        let len = select(from_corpus, corpus.len, own.len);
+        let rest = select(own.len > 0, self.n.wrapping_sub(own.end), 0);
+        let count = select(from_corpus, corpus.count, rest.min(k));
+
+        let batch = thread::grid_dim_y();
+        let drafts = Global::new(args.drafts, batch * k).slice(b * k, k);
+        // SAFETY: a step below `count` is in the row; one below K in the request's drafts.
+        unsafe {
+            each!(I in 0 1 { if I == 0 || !K8 {
+                let step = 32 * I as u32 + lane;
+                let next = self.row.ld_nc_if(own.end + step, !from_corpus & (step < count), 0);
+                let token = select(from_corpus, found.tokens[I], next);
+                if step < k {
+                    drafts.st(step, select(step < count, i64::from(token), filler));
+                }
+            } });
+            if lane == 0 {
+                Global::new(args.num_valid, batch).st(b, count as i32);
+            }
+        }
+        if args.confidence.is_null() {
+            return;
+        }
+
+        let kind = select(from_corpus, NUM_LEN_BUCKETS, 0) + len_bucket(len);
+        let confidence = Global::new(args.confidence, batch * k).slice(b * k, k);
+        let stats = Global::new(args.stats, 4 * NUM_LEN_BUCKETS * k).slice(2 * kind * k, 2 * k);
+        // SAFETY: a step below K is in the kind's counts and the request's confidences; the slot is checked.
+        unsafe {
+            each!(I in 0 1 { if I == 0 || !K8 {
+                let step = 32 * I as u32 + lane;
+                let accepted: i64 = stats.ld_nc_if(2 * step, step < count, 0);
+                let observed: i64 = stats.ld_nc_if(2 * step + 1, step < count, 0);
+                let share = accepted.wrapping_add(1) as f32 / observed.wrapping_add(2) as f32;
+                if step < k {
+                    confidence.st(step, select(step < count, share, 0.0));
+                }
+            } });
+            if (lane == 0) & self.is_known {
+                // Relaxed: a slot that the engine wrongly names twice is no race, one of both stays.
+                let of_slots = args.max_num_reqs;
+                let kind = select(count > 0, kind as i32, -1);
+                Global::new(args.last_bucket, of_slots).st_relaxed(self.slot, kind);
+                Global::new(args.last_valid, of_slots).st_relaxed(self.slot, count as i32);
+            }
+        }
+    }
+}
+
+/// The class of a match length: 1 to 6 each their own, then 7 to 10, 11 to 20 and longer. 0 counts as 1.
+#[inline(always)]
+fn len_bucket(len: u32) -> u32 {
+    let short = len.max(1) - 1;
+    let long = 6 + u32::from(len > 10) + u32::from(len > 20);
+    select(len <= 6, short, long)
+}

@@ -1,0 +1,56 @@
+//! The XPress refiner's kernels.
+//!
+//! ```text
+//! once a step   mean, project_T, combine_T      hidden states [N, B, D] -> xh [N, B, R]            hidden.rs
+//!               start                           base logits or seeds -> blocks [N, B]              argmax.rs
+//!               maxima, select                  base logits -> candidates, their logits, blocks    topc.rs
+//! each pass     mix, gate_up_T, down_T          blocks, xh -> latents [N, B-1, R]                  latent.rs
+//!               readout_M                       latents, base logits -> blocks                     readout.rs
+//!           or  score                           latents, candidates -> blocks                      topc.rs
+//! by itself     add_argmax, topc_argmax         given logits and bias -> blocks                    argmax.rs
+//! ```
+//!
+//! Shapes: N requests of B slots (2..=32), slot 0 the anchor; R latent channels (a multiple of 16 up to 512), H hidden units of
+//! the SwiGLU (a multiple of 16 up to 2048), V vocabulary entries, D values of a hidden state (a multiple of 8), C candidates.
+//! A *row* is a draft slot: row `n * (B - 1) + b` is slot `b + 1` of request `n`. Matrices are bf16 in the
+//! checkpoint's layout, one row an output.
+//!
+//! What all of them keep to:
+//!
+//! 1. Rows do not meet. A padded, NaN or hostile row changes no other.
+//! 2. Results do not depend on the order in which blocks run: what several blocks make together is an integer maximum
+//!    or a sum taken in a fixed order by the last of them. No block waits for another.
+//! 3. Counters and keys are zero before a launch and zero after it: a launch needs no memset and can be replayed.
+//! 4. Memory is read inside `[0, n)` of its rows alone, not even in the same 16 bytes.
+//! 5. A pass that changes no token says so in its flag. The next one reads the flag first and does nothing then, nor
+//!    do those after it: the host enqueues all passes and waits for none.
+//! 6. Weights do not depend on earlier launches: a kernel may fetch them before `pdl::wait`, and nothing else.
+
+/// The statements once for each number, which is a constant: arrays in registers must not be indexed at run time.
+macro_rules! unroll {
+    ($i:ident in $($n:literal)* => $body:block) => { $( { const $i: usize = $n; $body } )* };
+}
+
+pub mod argmax;
+pub mod hidden;
+pub mod latent;
+pub mod readout;
+mod row;
+mod tile;
+pub mod topc;
+mod winner;
+
+use cuda_std::Global;
+
+/// Most draft slots of a block, and so most passes that can change anything: B - 1 for the largest B.
+pub const MAX_PASSES: u32 = 31;
+
+/// Whether the pass before this one changed a token. `flag` is null for the first pass.
+///
+/// # Safety
+/// - `flag` is null or valid for one element that no thread of the launch writes.
+#[inline(always)]
+unsafe fn goes_on(flag: *const u32) -> bool {
+    // SAFETY: the caller's contract.
+    flag.is_null() || unsafe { Global::new(flag, 1).ld(0) } != 0
+}

@@ -1,0 +1,482 @@
+//! The readout over the whole vocabulary: product, addition, rounding and argmax in one kernel.
+//!
+//! ```text
+//! block (row block, share of the vocabulary):
+//!     latents of the row block -> shared memory, for the whole launch
+//!     for each tile of 128 vocabulary entries of the share:
+//!         for each 64 columns: sums += latents * w2^T          chunks of w2 by cp.async, three ahead
+//!         s = bf16(base + bf16(sums))
+//!         where the largest s of a lane's columns is larger than its row's best: find its index
+//!     key = (best value, lowest index) of each row, the largest of the block, then of the GPU
+//!     the last block of the row block writes the tokens
+//! ```
+//!
+//! 1. Neither bias nor sum reaches memory: a pass reads w2 and the base logits, and writes one key a row and block.
+//! 2. A block keeps its rows for the whole launch and goes over the vocabulary in steps of the number of blocks that have the same
+//!    rows. Blocks with other rows read the same part of w2 at about the same time, from L2.
+//! 3. The base logits of a tile are fetched when its first chunk is used, so they arrive under its product. One buffer is enough:
+//!    a barrier lies between the last tile's epilogue and the copy.
+//! 4. The base logits may lie at any address. A tile keeps each row's place within 16 bytes (its shift), so that whole vectors
+//!    are copied as they are; vectors that cross the row's end are read element by element, and what lies outside is
+//!    -inf. That also silences vocabulary entries past the last and rows past the last: no masks in the epilogue.
+//! 5. 272 bytes a row of base logits: room for the shift, and the eight rows that a warp reads together lie in different banks.
+//! 6. The first chunks of w2 are asked for before `pdl::wait`: they arrive while the latent stage still runs.
+//! 7. Values are compared as bf16 pairs; the index is looked for only where a lane's best rises, which happens a few times a launch.
+
+use super::goes_on;
+use super::row::{NOTHING, Row, Rows, largest};
+use super::tile::{CHUNK, STAGES, Sums, add_product, piece};
+use super::winner::{Best, Tokens, first_of, index_of};
+use cuda_std::shared::dynamic_shared_mem;
+use cuda_std::thread::{block_idx_x, device_fence, grid_dim_x, sync_threads, thread_idx_x};
+use cuda_std::{Global, Shared, at_least_one, bf16, bf16x2, cp_async, kernel, pdl, warp};
+
+/// Threads of a block.
+pub const THREADS: u32 = 256;
+/// Vocabulary entries of a tile.
+pub const TILE: u32 = 128;
+/// Elements from one row of base logits to the next in shared memory.
+const BASE_PITCH: u32 = TILE + 8;
+
+/// Bytes of shared memory for blocks of `rows` rows.
+pub const fn bytes(rows: u32, rank: u32) -> u32 {
+    2 * (rows * CHUNK * rank.div_ceil(CHUNK) + STAGES * TILE * CHUNK + rows * BASE_PITCH)
+}
+
+macro_rules! readout {
+    ($name:ident, $rows:literal, $i:literal, $wm:literal, $j:literal, $wn:literal, $min_blocks:literal) => {
+        /// Refines all rows once: `blocks[n, 1 + b] = argmax over v of bf16(base[n, b, v] + bf16(w2[v] . latents[n, b]))`; lowest index on
+        /// ties, NaN never wins, 0 if all are -inf.
+        ///
+        /// Grid: `row_blocks * m` blocks with any m; block `i` has row block `i % row_blocks`. Dynamic shared memory: [`bytes`].
+        ///
+        /// # Safety
+        /// - `latents` is valid for `rows * rank`, `w2` for `vocabulary * rank` elements, both 16-byte aligned.
+        /// - `base` is valid for all rows: `vocabulary` elements at `request * request_stride + slot * slot_stride`. With `aligned`
+        ///   all of them lie at multiples of 16 bytes.
+        /// - `keys` is valid for `rows` elements and `arrived` for one a row block, all zero.
+        /// - `blocks`, `drafts` and `changed` are as [`Tokens`] has them.
+        /// - `rank` is a multiple of 16, `rows` of `slots`; `flag` is null or valid for one element.
+        #[kernel(threads = THREADS, min_blocks = $min_blocks)]
+        pub unsafe fn $name(
+            latents: *const bf16,
+            w2: *const bf16,
+            base: *const bf16,
+            request_stride: u64,
+            slot_stride: u64,
+            blocks: *mut i64,
+            drafts: *mut i64,
+            keys: *mut u64,
+            arrived: *mut u32,
+            flag: *const u32,
+            changed: *mut u32,
+            rows: u32,
+            slots: u32,
+            rank: u32,
+            vocabulary: u32,
+            aligned: u32,
+        ) {
+            const { assert!($rows == 16 * $i * $wm && TILE == 8 * $j * $wn && $wm * $wn == THREADS / 32) };
+            let row_blocks = at_least_one(rows.div_ceil($rows));
+            let tokens = Tokens::new(blocks, drafts, changed, rows, slots);
+            let job = Job {
+                latents: Global::new(latents, u64::from(rows) * u64::from(rank)),
+                w2: Global::new(w2, u64::from(vocabulary) * u64::from(rank)),
+                base: Rows { first: base, request_stride, slot_stride, slots, width: vocabulary },
+                keys: Global::new(keys, rows),
+                arrived: Global::new(arrived, row_blocks.get()),
+                flag,
+                tokens,
+                rows,
+                rank,
+                vocabulary,
+                aligned: aligned != 0,
+                row_block: block_idx_x() % row_blocks,
+                first_tile: block_idx_x() / row_blocks,
+                blocks: grid_dim_x() / row_blocks,
+            };
+            // SAFETY: the caller's contract.
+            unsafe { job.run::<$rows, $i, $wm, $j, $wn>() }
+        }
+    };
+}
+
+// Rows of a block; fragments of 16 rows a warp and warps over them; fragments of 8 columns a warp and warps over them.
+readout!(xpress_readout_16, 16, 1, 1, 2, 8, 2);
+readout!(xpress_readout_32, 32, 2, 1, 2, 8, 2);
+readout!(xpress_readout_64, 64, 2, 2, 4, 4, 2);
+readout!(xpress_readout_128, 128, 4, 2, 4, 4, 1);
+
+/// What a block does.
+struct Job {
+    latents: Global<bf16>,
+    w2: Global<bf16>,
+    base: Rows,
+    keys: Global<u64>,
+    arrived: Global<u32>,
+    flag: *const u32,
+    tokens: Tokens,
+    rows: u32,
+    rank: u32,
+    vocabulary: u32,
+    aligned: bool,
+    row_block: u32,
+    /// The first tile, and how many blocks share the row block.
+    first_tile: u32,
+    blocks: u32,
+}
+
+/// A thread's best of two rows of each of its row fragments.
+type Bests<const I: usize> = [[Best; 2]; I];
+
+impl Job {
+    #[inline(always)]
+    unsafe fn run<const ROWS: u32, const I: usize, const WM: u32, const J: usize, const WN: u32>(&self) {
+        let warp = thread_idx_x() / 32;
+        let (row, column) = (warp / WN * 16 * I as u32, warp % WN * 8 * J as u32);
+        let chunks = self.rank.div_ceil(CHUNK);
+        let memory = dynamic_shared_mem::<bf16>();
+        let latents = memory.slice(0, ROWS * CHUNK * chunks);
+        let ring = memory.slice(ROWS * CHUNK * chunks, STAGES * TILE * CHUNK);
+        let base = memory.slice(ROWS * CHUNK * chunks + STAGES * TILE * CHUNK, ROWS * BASE_PITCH);
+        let stage = |i: u32| ring.slice((i & (STAGES - 1)) * TILE * CHUNK, TILE * CHUNK);
+
+        // The chunk that is fetched next: three ahead of the one in use.
+        let (mut fetch_tile, mut fetch_chunk, mut fetched) = (self.first_tile, 0, 0);
+        let tiles = self.vocabulary.div_ceil(TILE);
+        macro_rules! fetch {
+            () => {
+                if fetch_tile < tiles {
+                    // SAFETY: the stage was used before the last barrier, or never.
+                    unsafe { self.copy_w2(stage(fetched), fetch_tile, fetch_chunk) };
+                }
+                fetched += 1;
+                fetch_chunk += 1;
+                if fetch_chunk == chunks {
+                    fetch_chunk = 0;
+                    fetch_tile += self.blocks;
+                }
+            };
+        }
+        unroll!(S in 0 1 2 => {
+            fetch!();
+            if S < 2 {
+                cp_async::commit();
+            }
+        });
+        pdl::launch_dependents();
+        pdl::wait();
+        // SAFETY: the caller's contract.
+        unsafe {
+            if !goes_on(self.flag) {
+                cp_async::commit();
+                cp_async::wait::<0>();
+                return;
+            }
+            self.copy_latents::<ROWS>(latents, chunks);
+            self.silence_rows::<ROWS>(base);
+        }
+        cp_async::commit();
+        cp_async::wait::<0>();
+
+        let base_rows = RowWalk::new(&self.base, self.row_block * ROWS + thread_idx_x() / 16);
+        let shifts = self.shifts::<ROWS, I>(row);
+        let mut bests = [[Best::none(); 2]; I];
+        let (mut tile, mut used) = (self.first_tile, 0);
+        while tile < tiles {
+            let mut sums: Sums<I, J> = [[[0.0; 4]; J]; I];
+            let mut chunk = 0;
+            while chunk < chunks {
+                cp_async::wait::<{ STAGES - 2 }>();
+                sync_threads();
+                fetch!();
+                if chunk == 0 {
+                    // SAFETY: the last tile's epilogue was before the barrier.
+                    unsafe { self.copy_base::<ROWS>(base, tile, &base_rows) };
+                }
+                cp_async::commit();
+                // SAFETY: the copies of both were complete before the barrier.
+                unsafe {
+                    let latents = latents.slice(chunk * ROWS * CHUNK, ROWS * CHUNK);
+                    add_product(&mut sums, latents, row, stage(used), column);
+                }
+                used += 1;
+                chunk += 1;
+            }
+            // With four chunks or more the last wait has already covered the group that the base logits are in.
+            if chunks < STAGES {
+                cp_async::wait::<0>();
+                sync_threads();
+            }
+            // SAFETY: the base logits of this tile are there.
+            unsafe { self.compare::<I, J>(&sums, base, shifts, (row, tile, column), &mut bests) };
+            tile += self.blocks;
+        }
+        // SAFETY: the chunks are used up, and the ring is free after the barrier in it.
+        unsafe { self.finish::<ROWS, I, WN>(ring.cast(), row, warp % WN, &bests) };
+    }
+
+    /// Starts the copies of 64 columns of a tile of w2.
+    ///
+    /// # Safety
+    /// - Nobody uses the stage.
+    #[inline(always)]
+    unsafe fn copy_w2(&self, stage: Shared<bf16>, tile: u32, chunk: u32) {
+        let (row, p) = (thread_idx_x() / 8, thread_idx_x() % 8);
+        let k = chunk * CHUNK + 8 * p;
+        unroll!(I in 0 1 2 3 => {
+            let row = row + 32 * I as u32;
+            let entry = tile * TILE + row;
+            let known = (entry < self.vocabulary) & (k < self.rank);
+            let from = u64::from(entry) * u64::from(self.rank) + u64::from(k);
+            // SAFETY: the caller's contract.
+            unsafe { cp_async::copy16_or_zero(stage, piece(row, p), self.w2, from, known) };
+        });
+    }
+
+    /// Starts the copies of the block's latents, chunk by chunk.
+    ///
+    /// # Safety
+    /// - Nobody uses `to`.
+    #[inline(always)]
+    unsafe fn copy_latents<const ROWS: u32>(&self, to: Shared<bf16>, chunks: u32) {
+        let p = thread_idx_x() % 8;
+        let mut at = thread_idx_x() / 8;
+        while at < ROWS * chunks {
+            let (chunk, row) = (at / ROWS, at % ROWS);
+            let (k, from) = (chunk * CHUNK + 8 * p, self.row_block * ROWS + row);
+            let known = (from < self.rows) & (k < self.rank);
+            let from = u64::from(from) * u64::from(self.rank) + u64::from(k);
+            // SAFETY: the caller's contract.
+            unsafe { cp_async::copy16_or_zero(to, chunk * ROWS * CHUNK + piece(row, p), self.latents, from, known) };
+            at += THREADS / 8;
+        }
+    }
+
+    /// -inf for the base logits of rows past the last, which nothing else writes.
+    ///
+    /// # Safety
+    /// - Nobody uses `to`.
+    #[inline(always)]
+    unsafe fn silence_rows<const ROWS: u32>(&self, to: Shared<bf16>) {
+        let last = (self.rows - self.row_block * ROWS).min(ROWS);
+        let to = to.cast::<u32>();
+        let mut at = last * BASE_PITCH / 8 + thread_idx_x();
+        while at < ROWS * BASE_PITCH / 8 {
+            // SAFETY: the caller's contract.
+            unsafe { to.st4(4 * at, [NOTHING; 4]) };
+            at += THREADS;
+        }
+    }
+
+    /// Starts the copies of a tile of base logits: the vectors of memory that hold it, one after another.
+    ///
+    /// # Safety
+    /// - Nobody uses `to`.
+    #[inline(always)]
+    unsafe fn copy_base<const ROWS: u32>(&self, to: Shared<bf16>, tile: u32, rows: &RowWalk) {
+        let p = thread_idx_x() % 16;
+        let mut row = thread_idx_x() / 16;
+        let end = (self.rows - self.row_block * ROWS).min(ROWS);
+        let mut walk = *rows;
+        let inside = self.aligned & (tile * TILE + TILE <= self.vocabulary);
+        while row < end {
+            let at = row * BASE_PITCH + 8 * p;
+            let first = self.base.first.wrapping_add(walk.start as usize);
+            // SAFETY: the caller's contract. A row that is not aligned has part of the tile in a 17th vector.
+            unsafe {
+                if inside {
+                    let all = Global::new(first, self.vocabulary);
+                    cp_async::copy16(to, at, all, tile * TILE + 8 * p);
+                } else {
+                    let row = Row::new(first, self.vocabulary);
+                    copy_vector(to, at, row, tile * (TILE / 8) + p);
+                    if !self.aligned & (p == 0) {
+                        copy_vector(to, at + TILE, row, tile * (TILE / 8) + TILE / 8);
+                    }
+                }
+            }
+            walk.step(&self.base, THREADS / 16);
+            row += THREADS / 16;
+        }
+    }
+
+    /// How far each of this lane's rows is shifted, four bits each.
+    #[inline(always)]
+    fn shifts<const ROWS: u32, const I: usize>(&self, row: u32) -> u32 {
+        let mut shifts = 0;
+        if !self.aligned {
+            unroll!(F in 0 1 2 3 4 5 6 7 => {
+                let row = self.row_block * ROWS + row + thread_idx_x() % 32 / 4 + 8 * F as u32;
+                if F < 2 * I && row < self.rows {
+                    shifts |= self.base.get(row).shift() << (4 * F);
+                }
+            });
+        }
+        shifts
+    }
+
+    /// Adds the base logits to the sums and keeps what is larger than the best.
+    ///
+    /// # Safety
+    /// - The tile's base logits are written, and a barrier lies between.
+    #[inline(always)]
+    unsafe fn compare<const I: usize, const J: usize>(
+        &self,
+        sums: &Sums<I, J>,
+        base: Shared<bf16>,
+        shifts: u32,
+        (row, tile, column): (u32, u32, u32),
+        bests: &mut Bests<I>,
+    ) {
+        let lane = thread_idx_x() % 32;
+        let (row, column) = (row + lane / 4, column + lane % 4 * 2);
+        unroll!(F in 0 1 2 3 4 5 6 7 => {
+            if F < 2 * I {
+                const M: usize = F / 2;
+                const H: usize = F % 2;
+                let at = (row + 8 * F as u32) * BASE_PITCH + column + (shifts >> (4 * F) & 15);
+                let mut s = [NOTHING; 4];
+                unroll!(N in 0 1 2 3 => {
+                    if N < J {
+                        // SAFETY: the caller's contract.
+                        let b = unsafe { self.base_pair(base, at + 8 * N as u32) };
+                        let sums = sums[M % I][N % J];
+                        s[N] = bf16x2::add(bf16x2::pack(sums[2 * H], sums[2 * H + 1]), b);
+                    }
+                });
+                let value = largest(s);
+                let best = &mut bests[M % I][H];
+                if value > best.value {
+                    *best = Best { value, index: tile * TILE + column + first_column(s, value) };
+                }
+            }
+        });
+    }
+
+    /// Two base logits of a tile.
+    ///
+    /// # Safety
+    /// - As [`compare`](Self::compare).
+    #[inline(always)]
+    unsafe fn base_pair(&self, base: Shared<bf16>, at: u32) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.aligned {
+                return base.cast::<u32>().ld(at / 2);
+            }
+            u32::from(base.ld(at).to_bits()) | u32::from(base.ld(at + 1).to_bits()) << 16
+        }
+    }
+
+    /// Makes the tokens of the row block out of all its blocks' bests. Leaves keys and counter zero.
+    ///
+    /// # Safety
+    /// - All threads of the block call it, once; `memory` is no longer used for anything else once they all do.
+    #[inline(always)]
+    unsafe fn finish<const ROWS: u32, const I: usize, const WN: u32>(
+        &self,
+        memory: Shared<u64>,
+        row: u32,
+        warp_column: u32,
+        bests: &Bests<I>,
+    ) {
+        let thread = thread_idx_x();
+        let last = memory.slice(ROWS * WN, 1).cast::<u32>();
+        let own = self.row_block * ROWS + thread;
+        let has_row = (thread < ROWS) & (own < self.rows);
+        sync_threads();
+        // SAFETY: each element of `memory` has one writer, and barriers lie before its readers. `keys` is touched by atomics,
+        // ordered by the fences and the counter: after the last block's arrival nobody else uses them.
+        unsafe {
+            unroll!(F in 0 1 2 3 4 5 6 7 => {
+                if F < 2 * I {
+                    // The four lanes of a row.
+                    let mut key = bests[F / 2 % I][F % 2].key();
+                    key = key.max(warp::shuffle_xor(key, 1));
+                    key = key.max(warp::shuffle_xor(key, 2));
+                    if thread % 4 == 0 {
+                        memory.st(warp_column * ROWS + row + thread % 32 / 4 + 8 * F as u32, key);
+                    }
+                }
+            });
+            sync_threads();
+            if has_row {
+                let mut key = memory.ld(thread);
+                let mut i = 1;
+                while i < WN {
+                    key = key.max(memory.ld(i * ROWS + thread));
+                    i += 1;
+                }
+                self.keys.red_max(own, key);
+            }
+            sync_threads();
+            if thread == 0 {
+                device_fence();
+                let is_last = self.arrived.atomic_add(self.row_block, 1) + 1 == self.blocks;
+                device_fence();
+                if is_last {
+                    self.arrived.st_relaxed(self.row_block, 0);
+                }
+                last.st(0, u32::from(is_last));
+            }
+            sync_threads();
+            if has_row & (last.ld(0) != 0) {
+                let key = self.keys.atomic_exchange(own, 0);
+                self.tokens.write(own, i64::from(index_of(key)));
+            }
+        }
+    }
+}
+
+/// Starts the copy of a vector, or writes it element by element.
+///
+/// # Safety
+/// - Nobody uses its place.
+#[inline(always)]
+unsafe fn copy_vector(to: Shared<bf16>, at: u32, row: Row, vector: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if row.is_whole(vector) {
+            row.copy(to, at, vector);
+        } else {
+            to.cast::<u32>().st4(at / 2, row.elements(row.element(vector)));
+        }
+    }
+}
+
+/// The first of a lane's columns, counted from its first, whose value this is.
+#[inline(always)]
+fn first_column(s: [u32; 4], value: f32) -> u32 {
+    let at = first_of(s, value);
+    at / 2 * 8 + at % 2
+}
+
+/// A row's start, found from an earlier row's without a division.
+#[derive(Clone, Copy)]
+struct RowWalk {
+    start: u64,
+    slot: u32,
+}
+
+impl RowWalk {
+    #[inline(always)]
+    fn new(rows: &Rows, row: u32) -> Self {
+        let slots = at_least_one(rows.slots);
+        let (request, slot) = (row / slots, row % slots);
+        Self { start: u64::from(request) * rows.request_stride + u64::from(slot) * rows.slot_stride, slot }
+    }
+
+    /// Goes `count` rows on.
+    #[inline(always)]
+    fn step(&mut self, rows: &Rows, count: u32) {
+        let slots = at_least_one(rows.slots);
+        let (requests, slot) = (count / slots, count % slots);
+        self.start = self.start.wrapping_add(u64::from(requests) * rows.request_stride + u64::from(slot) * rows.slot_stride);
+        self.slot += slot;
+        if self.slot >= rows.slots {
+            self.slot -= rows.slots;
+            self.start = self.start.wrapping_add(rows.request_stride).wrapping_sub(u64::from(rows.slots) * rows.slot_stride);
+        }
+    }
+}

@@ -1,0 +1,646 @@
+//! Candidates: the C largest base logits of each row, and a pass over them alone.
+//!
+//! ```text
+//! maxima   for each group of 64 logits of a row: its largest
+//! select   block = row:
+//!              floor = the C-th largest of the maxima               (lowest of all if there are fewer)
+//!              for each group whose maximum reaches the floor: count the logits that do
+//!              cut   = the C-th largest logit; free = C less the logits above it
+//!              for each such group, in order: write the ids of the logits above the cut, and of the first `free` equal to it
+//! score    block = 64 candidates of a row, 16 a warp:
+//!              bias = w2[id] . latent for all 16 at once             mma.sync, w2 straight from global memory
+//!              s    = bf16(base + bf16(bias))
+//!              key  = (best value, first candidate), the largest of the row's blocks; the last writes the token
+//! ```
+//!
+//! 1. At least C groups have a maximum that reaches the floor, so at least C logits do, and the C-th largest is
+//!    one of them. What does not reach the floor is never looked at again: after one read of all logits, select reads
+//!    little more than C groups.
+//! 2. The floor and the cut are found bit by bit from the top: a count of what reaches a trial value, sixteen times. No histogram,
+//!    so equal logits cost no more than different ones. Nothing here is bounded by a list's length: any C, any ties.
+//! 3. The logits that reach the floor are few, and their heights are kept in shared memory for the search. Where they
+//!    are too many (masses of ties, a very large C) the search reads the groups again instead.
+//! 4. Logits are compared by height, 16 bits that order as the values do: -0 is 0, NaN is -inf.
+//! 5. A group is 128 bytes of memory, so that groups are read by whole vectors at any alignment of the row.
+//! 6. score multiplies 16 candidates with one latent in a tensor core tile whose columns are all the same. The tile wastes 7/8 of
+//!    itself, and costs nothing beside the reads of w2. A lane's 16-byte piece of a row serves two steps: both operands
+//!    permute the sum's terms alike.
+
+use super::row::{Row, Rows, largest};
+use super::winner::{Best, Tokens, block_max, index_of, offer};
+use super::{MAX_PASSES, goes_on};
+use cuda_std::mma::mma_16x8x16;
+use cuda_std::shared::{dynamic_shared_mem, shared_array};
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::{Global, Shared, at_least_one, bf16, bf16x2, kernel, pdl, warp};
+
+/// Threads of [`xpress_maxima`].
+pub const MAXIMA_THREADS: u32 = 256;
+/// Vectors of a row that a block of [`xpress_maxima`] takes.
+pub const MAXIMA_PART: u32 = MAXIMA_THREADS * UNROLL;
+/// Threads of [`xpress_select`].
+pub const SELECT_THREADS: u32 = 512;
+/// Threads of [`xpress_score`].
+pub const SCORE_THREADS: u32 = 128;
+/// Candidates of a block of [`xpress_score`].
+pub const SCORE_PART: u32 = SCORE_THREADS / 2;
+
+/// Vectors of 8 logits in a group.
+const GROUP: u32 = 8;
+/// Vectors that a thread of [`xpress_maxima`] has in flight.
+const UNROLL: u32 = 4;
+/// Heights that [`xpress_select`] keeps in shared memory.
+const KEPT: u32 = 8192;
+
+/// Groups of a row of `width` logits at any alignment.
+pub const fn groups(width: u32) -> u32 {
+    (width + 7).div_ceil(8 * GROUP)
+}
+
+/// Bytes of shared memory of [`xpress_select`].
+pub const fn select_bytes(width: u32) -> u32 {
+    2 * (2 * groups(width) + KEPT)
+}
+
+/// The height of the largest logit of each group: `[rows, groups]`.
+///
+/// Grid: `ceil((width + 7) / 8 / MAXIMA_PART)` blocks a row, part by part of each row.
+///
+/// # Safety
+/// - `base` is valid for all rows: `width` elements at `request * request_stride + slot * slot_stride`.
+/// - `maxima` is valid for `rows * groups(width)` elements.
+#[kernel(threads = MAXIMA_THREADS)]
+pub unsafe fn xpress_maxima(
+    base: *const bf16,
+    request_stride: u64,
+    slot_stride: u64,
+    maxima: *mut u16,
+    rows: u32,
+    slots: u32,
+    width: u32,
+) {
+    let parts = at_least_one((width + 7).div_ceil(8).div_ceil(MAXIMA_PART));
+    let (row, part) = (block_idx_x() / parts, block_idx_x() % parts);
+    pdl::launch_dependents();
+    pdl::wait();
+    let groups = groups(width);
+    let to = Global::new(maxima, u64::from(rows) * u64::from(groups)).slice(u64::from(row) * u64::from(groups), groups);
+    let row = Rows { first: base, request_stride, slot_stride, slots, width }.get(row);
+    let first = part * MAXIMA_PART + thread_idx_x();
+    let mut words = [[0; 4]; UNROLL as usize];
+    // SAFETY: the caller's contract; a group's first lane writes its element.
+    unsafe {
+        unroll!(I in 0 1 2 3 => { words[I] = row.whole(first + I as u32 * MAXIMA_THREADS, row.count()) });
+        unroll!(I in 0 1 2 3 => {
+            let vector = first + I as u32 * MAXIMA_THREADS;
+            if (vector < row.count()) & !row.is_whole(vector) {
+                words[I] = row.elements(row.element(vector));
+            }
+            let mut most = u32::from(height(largest(words[I]).to_bits() >> 16));
+            unroll!(S in 0 1 2 => { most = most.max(warp::shuffle_xor(most, 1 << S)) });
+            if (vector % GROUP == 0) & (vector / GROUP < groups) {
+                to.st(vector / GROUP, most as u16);
+            }
+        });
+    }
+}
+
+/// The `count` largest logits of each row: their ids, ascending, and the logits. Of equal ones at the boundary the lower ids.
+///
+/// With `blocks` not null it begins a draft step as well: `blocks[n] = [anchor, largest logit's id …]`, `drafts` the same
+/// without anchors, the passes' flags cleared.
+///
+/// Grid: a block a row. Dynamic shared memory: [`select_bytes`].
+///
+/// # Safety
+/// - `base` is as for [`xpress_maxima`], which wrote `maxima`.
+/// - `ids` and `logits` are valid for `rows * count` elements; `count` is 1 to `width`.
+/// - `blocks` is null, or valid for N * (slots + 1) elements, and then `anchors` for N, `drafts` for `rows`, `changed` for
+///   [`MAX_PASSES`].
+/// - `rows` is a multiple of `slots`.
+#[kernel(threads = SELECT_THREADS)]
+pub unsafe fn xpress_select(
+    base: *const bf16,
+    request_stride: u64,
+    slot_stride: u64,
+    maxima: *const u16,
+    ids: *mut i32,
+    logits: *mut bf16,
+    anchors: *const i64,
+    blocks: *mut i64,
+    drafts: *mut i64,
+    changed: *mut u32,
+    rows: u32,
+    slots: u32,
+    width: u32,
+    count: u32,
+) {
+    let (row, thread) = (block_idx_x(), thread_idx_x());
+    pdl::launch_dependents();
+    pdl::wait();
+    let groups = groups(width);
+    let memory = dynamic_shared_mem::<u16>();
+    let out = u64::from(rows) * u64::from(count);
+    let job = Select {
+        row: Rows { first: base, request_stride, slot_stride, slots, width }.get(row),
+        count,
+        groups,
+        maxima: memory.slice(0, groups),
+        chosen: memory.slice(groups, groups),
+        kept: memory.slice(2 * groups, KEPT),
+        counts: shared_array![XPRESS_SELECT_COUNTS: [u32; COUNTS as usize]],
+        ids: Global::new(ids, out).slice(u64::from(row) * u64::from(count), count),
+        logits: Global::new(logits, out).slice(u64::from(row) * u64::from(count), count),
+    };
+    // SAFETY: the caller's contract.
+    unsafe {
+        let first = job.run(Global::new(maxima, u64::from(rows) * u64::from(groups)).slice(u64::from(row) * u64::from(groups), groups));
+        if blocks.is_null() {
+            return;
+        }
+        if thread == 0 {
+            let request = row / at_least_one(slots);
+            if row % at_least_one(slots) == 0 {
+                let anchor = Global::new(anchors, request + 1).ld(request);
+                let at = u64::from(request) * (u64::from(slots) + 1);
+                Global::new(blocks, at + 1).st(at, anchor);
+            }
+            Tokens::new(blocks, drafts, core::ptr::null_mut(), rows, slots).write(row, i64::from(first));
+        }
+        if (row == 0) & (thread < MAX_PASSES) {
+            Global::new(changed, MAX_PASSES).st(thread, 0);
+        }
+    }
+}
+
+/// 16 bits that order as logits do: -0 is 0, NaN is -inf.
+#[inline(always)]
+fn height(bits: u32) -> u16 {
+    let number = if bits & 0x7fff > 0x7f80 { 0xff80 } else { bits };
+    let number = if number == 0x8000 { 0 } else { number };
+    (number ^ if number & 0x8000 != 0 { 0xffff } else { 0x8000 }) as u16
+}
+
+/// The i-th of a vector's eight elements.
+#[inline(always)]
+fn bits_of(words: [u32; 4], i: usize) -> u32 {
+    words[i / 2] >> (16 * (i as u32 % 2)) & 0xffff
+}
+
+/// Counters in shared memory: sixteen trial values, twice; the warps' shares of a scan; the rest.
+const COUNTS: u32 = SCAN + SELECT_THREADS / 32 + 4;
+const SCAN: u32 = 32;
+/// The height of the row's largest logit.
+const TOP: u32 = SCAN + SELECT_THREADS / 32;
+/// Logits that reach the floor, and that are above it.
+const REACH: u32 = TOP + 1;
+const ABOVE: u32 = TOP + 2;
+/// The first id whose logit is the row's largest.
+const FIRST: u32 = TOP + 3;
+
+/// One row's selection.
+struct Select {
+    row: Row,
+    count: u32,
+    groups: u32,
+    maxima: Shared<u16>,
+    /// The groups that reach the floor, in order.
+    chosen: Shared<u16>,
+    /// Heights of logits that reach the floor.
+    kept: Shared<u16>,
+    counts: Shared<u32>,
+    ids: Global<i32>,
+    logits: Global<bf16>,
+}
+
+/// The height that the wanted logits reach, and how many are above it: fewer than wanted.
+struct Cut {
+    height: u32,
+    above: u32,
+}
+
+// Between a write to shared memory and another thread's access there is a barrier, or both are atomic. All threads of the
+// block call every function, and all see the same results.
+impl Select {
+    /// Selects, and says which id is the first that has the row's largest logit.
+    ///
+    /// # Safety
+    /// - The contract of [`xpress_select`], for one row.
+    #[inline(always)]
+    unsafe fn run(&self, maxima: Global<u16>) -> u32 {
+        let thread = thread_idx_x();
+        // SAFETY: see the impl.
+        unsafe {
+            if thread < COUNTS {
+                self.counts.st(thread, if thread == FIRST { u32::MAX } else { 0 });
+            }
+            sync_threads();
+            let top = self.take_maxima(maxima);
+            let floor = if self.count < self.groups {
+                self.search(0, |reaches| self.count_in(self.maxima, self.groups, reaches)).height
+            } else {
+                0
+            };
+            let chosen = self.choose(floor);
+            let (reach, above) = self.keep(chosen, floor);
+            let cut = if above < self.count {
+                Cut { height: floor, above }
+            } else if reach <= KEPT {
+                self.search(16, |reaches| self.count_in(self.kept, reach, reaches))
+            } else {
+                self.search(16, |reaches| self.count_again(chosen, reaches))
+            };
+            self.write(chosen, &cut, top);
+            self.counts.ld(FIRST)
+        }
+    }
+
+    /// Takes the maxima to shared memory; the largest of them.
+    #[inline(always)]
+    unsafe fn take_maxima(&self, maxima: Global<u16>) -> u32 {
+        let mut top = 0;
+        let mut group = thread_idx_x();
+        // SAFETY: see the impl.
+        unsafe {
+            while group < self.groups {
+                let height = maxima.ld_nc(group);
+                self.maxima.st(group, height);
+                top = u32::from(height).max(top);
+                group += SELECT_THREADS;
+            }
+            let top = warp::reduce_max(top);
+            if thread_idx_x() % 32 == 0 {
+                self.counts.atomic_max(TOP, top);
+            }
+            sync_threads();
+            self.counts.ld(TOP)
+        }
+    }
+
+    /// The largest height that at least `self.count` of what `count` counts reach, where that many reach 0.
+    ///
+    /// A failed trial is one more than the result as long as no later one fails: its count is of what is above.
+    #[inline(always)]
+    unsafe fn search(&self, counters: u32, count: impl Fn(u32) -> u32) -> Cut {
+        let mut cut = Cut { height: 0, above: 0 };
+        let mut i = 0;
+        while i < 16 {
+            let trial = cut.height | 0x8000 >> i;
+            let n = warp::reduce_add(count(trial));
+            // SAFETY: see the impl; each trial has its counter.
+            let n = unsafe {
+                if thread_idx_x() % 32 == 0 {
+                    self.counts.atomic_add(counters + i, n);
+                }
+                sync_threads();
+                self.counts.ld(counters + i)
+            };
+            if n >= self.count {
+                cut.height = trial;
+            } else {
+                cut.above = n;
+            }
+            i += 1;
+        }
+        cut
+    }
+
+    /// How many of this thread's share of `len` heights reach this one.
+    #[inline(always)]
+    unsafe fn count_in(&self, heights: Shared<u16>, len: u32, reaches: u32) -> u32 {
+        let mut n = 0;
+        let mut at = thread_idx_x();
+        while at < len {
+            // SAFETY: see the impl.
+            n += u32::from(u32::from(unsafe { heights.ld(at) }) >= reaches);
+            at += SELECT_THREADS;
+        }
+        n
+    }
+
+    /// How many of this thread's share of the chosen groups' logits reach this height.
+    #[inline(always)]
+    unsafe fn count_again(&self, chosen: u32, reaches: u32) -> u32 {
+        let mut n = 0;
+        // SAFETY: see the impl.
+        unsafe {
+            self.for_vectors(chosen, |_, words, valid| {
+                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                    n += u32::from((u32::from(height(bits_of(words, I))) >= reaches) & (valid >> I & 1 != 0));
+                });
+            });
+        }
+        n
+    }
+
+    /// Lists the groups whose maximum reaches the floor; how many there are.
+    #[inline(always)]
+    unsafe fn choose(&self, floor: u32) -> u32 {
+        let mut chosen = 0;
+        let mut first = 0;
+        while first < self.groups {
+            let group = first + thread_idx_x();
+            // SAFETY: see the impl.
+            unsafe {
+                let reaches = group < self.groups && u32::from(self.maxima.ld(group)) >= floor;
+                let (before, all) = self.scan(u32::from(reaches));
+                if reaches {
+                    self.chosen.st(chosen + before, group as u16);
+                }
+                chosen += all;
+            }
+            first += SELECT_THREADS;
+        }
+        sync_threads();
+        chosen
+    }
+
+    /// Keeps the heights of the logits that reach the floor, as many as there is room for. How many reach it, and how many are
+    /// above it.
+    #[inline(always)]
+    unsafe fn keep(&self, chosen: u32, floor: u32) -> (u32, u32) {
+        let lane = thread_idx_x() % 32;
+        let mut above = 0;
+        // SAFETY: see the impl.
+        unsafe {
+            self.for_vectors(chosen, |_, words, valid| {
+                let mut own = 0;
+                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                    let height = u32::from(height(bits_of(words, I)));
+                    let valid = valid >> I & 1 != 0;
+                    own += u32::from((height >= floor) & valid);
+                    above += u32::from((height > floor) & valid);
+                });
+                // One counter for all: a warp takes its places together.
+                let upto = warp_scan(own);
+                let mut at = 0;
+                if lane == 31 {
+                    at = self.counts.atomic_add(REACH, upto);
+                }
+                at = warp::shuffle_idx(at, 31) + upto - own;
+                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                    let height = height(bits_of(words, I));
+                    if (u32::from(height) >= floor) & (valid >> I & 1 != 0) {
+                        if at < KEPT {
+                            self.kept.st(at, height);
+                        }
+                        at += 1;
+                    }
+                });
+            });
+            let above = warp::reduce_add(above);
+            if lane == 0 {
+                self.counts.atomic_add(ABOVE, above);
+            }
+            sync_threads();
+            (self.counts.ld(REACH), self.counts.ld(ABOVE))
+        }
+    }
+
+    /// Writes the candidates in the order of their ids.
+    #[inline(always)]
+    unsafe fn write(&self, chosen: u32, cut: &Cut, top: u32) {
+        let free = self.count - cut.above;
+        let mut first = u32::MAX;
+        let (mut above, mut equal) = (0, 0);
+        // SAFETY: see the impl; each place has one writer.
+        unsafe {
+            self.for_vectors(chosen, |vector, words, valid| {
+                // Both counts of at most 8 * SELECT_THREADS in one scan.
+                let mut own = 0;
+                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                    let height = u32::from(height(bits_of(words, I)));
+                    let valid = valid >> I & 1 != 0;
+                    own += u32::from((height > cut.height) & valid) | u32::from((height == cut.height) & valid) << 16;
+                });
+                let (before, all) = self.scan(own);
+                let (mut above_before, mut equal_before) = (above + (before & 0xffff), equal + (before >> 16));
+                let element = self.row.element(vector);
+                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                    let bits = bits_of(words, I);
+                    let height = u32::from(height(bits));
+                    let valid = valid >> I & 1 != 0;
+                    let is_above = (height > cut.height) & valid;
+                    let is_equal = (height == cut.height) & valid;
+                    if is_above | (is_equal & (equal_before < free)) {
+                        let id = (element + I as i64) as u32;
+                        let at = above_before + equal_before.min(free);
+                        self.ids.st(at, id as i32);
+                        self.logits.st(at, bf16::from_bits(bits as u16));
+                        if height == top {
+                            first = first.min(id);
+                        }
+                    }
+                    above_before += u32::from(is_above);
+                    equal_before += u32::from(is_equal);
+                });
+                above += all & 0xffff;
+                equal += all >> 16;
+            });
+            let first = warp::reduce_min(first);
+            if thread_idx_x() % 32 == 0 {
+                self.counts.atomic_min(FIRST, first);
+            }
+            sync_threads();
+        }
+    }
+
+    /// Hands the chosen groups' vectors to the threads, in rounds that all threads take part in: the vector, its words, and which
+    /// of its elements are the row's.
+    #[inline(always)]
+    unsafe fn for_vectors(&self, chosen: u32, mut take: impl FnMut(u32, [u32; 4], u32)) {
+        let count = chosen * GROUP;
+        let read = |i: u32| {
+            // SAFETY: see the impl. A thread with nothing left reads past the row's vectors, which is nothing.
+            unsafe {
+                let group = self.chosen.ld_if(i / GROUP, i < count, 0);
+                let vector = if i < count { u32::from(group) * GROUP + i % GROUP } else { u32::MAX };
+                (vector, self.row.whole(vector, self.row.count()))
+            }
+        };
+        let mut first = 0;
+        let mut next = read(thread_idx_x());
+        while first < count {
+            let (vector, mut words) = next;
+            first += SELECT_THREADS;
+            next = read(first + thread_idx_x());
+            let mut valid = 0xff;
+            if !self.row.is_whole(vector) {
+                valid = 0;
+                if vector < self.row.count() {
+                    // SAFETY: the caller's contract.
+                    words = unsafe { self.row.elements(self.row.element(vector)) };
+                    valid = self.row.inside(vector);
+                }
+            }
+            take(vector, words, valid);
+        }
+    }
+
+    /// The sum of the numbers of the threads before this one, and of all.
+    #[inline(always)]
+    unsafe fn scan(&self, own: u32) -> (u32, u32) {
+        let (lane, warp) = (thread_idx_x() % 32, thread_idx_x() / 32);
+        let upto = warp_scan(own);
+        // SAFETY: see the impl; the last reads of the last scan were before this one's second barrier.
+        unsafe {
+            if lane == 31 {
+                self.counts.st(SCAN + warp, upto);
+            }
+            sync_threads();
+            let (mut before, mut all) = (upto - own, 0);
+            let mut i = 0;
+            while i < SELECT_THREADS / 32 {
+                let share = self.counts.ld(SCAN + i);
+                before += if i < warp { share } else { 0 };
+                all += share;
+                i += 1;
+            }
+            sync_threads();
+            (before, all)
+        }
+    }
+}
+
+/// The sum of the numbers of the lanes up to and with this one.
+#[inline(always)]
+fn warp_scan(own: u32) -> u32 {
+    let lane = thread_idx_x() % 32;
+    let mut sum = own;
+    unroll!(S in 0 1 2 3 4 => {
+        let other = warp::shuffle_up(sum, 1 << S);
+        sum += if lane >= 1 << S { other } else { 0 };
+    });
+    sum
+}
+
+/// A pass over candidates: `blocks[n, 1 + b] = ids[c]` for the first candidate c with the largest
+/// `bf16(logits[c] + bf16(w2[ids[c]] . latents[n, b]))`; candidate 0 if all are -inf, NaN never wins.
+///
+/// Grid: `ceil(count / part)` blocks a row, part by part of each row; `part` is a multiple of [`SCORE_PART`].
+///
+/// # Safety
+/// - `latents` is valid for `rows * rank`, `w2` for `vocabulary * rank` elements, both 16-byte aligned.
+/// - `ids` and `logits` are valid for `rows * count` elements. An id outside the vocabulary has a bias of 0.
+/// - `keys` and `arrived` are valid for `rows` elements, all zero.
+/// - `blocks`, `drafts` and `changed` are as [`Tokens`] has them.
+/// - `rank` is a multiple of 16, `rows` of `slots`; `flag` is null or valid for one element.
+#[kernel(threads = SCORE_THREADS)]
+pub unsafe fn xpress_score(
+    latents: *const bf16,
+    w2: *const bf16,
+    ids: *const i32,
+    logits: *const bf16,
+    blocks: *mut i64,
+    drafts: *mut i64,
+    keys: *mut u64,
+    arrived: *mut u32,
+    flag: *const u32,
+    changed: *mut u32,
+    rows: u32,
+    slots: u32,
+    rank: u32,
+    vocabulary: u32,
+    count: u32,
+    part: u32,
+) {
+    let parts = at_least_one(count.div_ceil(part.max(1)));
+    let (row, index) = (block_idx_x() / parts, block_idx_x() % parts);
+    let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
+    pdl::launch_dependents();
+    pdl::wait();
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !goes_on(flag) {
+            return;
+        }
+        let (out, r) = (u64::from(rows) * u64::from(count), u64::from(rank));
+        let scores = Scores {
+            latent: Global::new(latents, u64::from(rows) * r).slice(u64::from(row) * r, r).cast(),
+            w2: Global::new(w2, u64::from(vocabulary) * r).cast(),
+            ids: Global::new(ids, out).slice(u64::from(row) * u64::from(count), count),
+            logits: Global::new(logits, out).slice(u64::from(row) * u64::from(count), count),
+            rank,
+            vocabulary,
+            count,
+        };
+        let mut best = Best::none();
+        let end = (index + 1) * part;
+        let mut first = index * part + warp * 16;
+        while first < end {
+            scores.compare(first, lane, &mut best);
+            first += SCORE_PART;
+        }
+        let keys_of_warps = shared_array![XPRESS_SCORE_KEYS: [u64; (SCORE_THREADS / 32) as usize]];
+        let key = block_max::<{ SCORE_THREADS / 32 }>(keys_of_warps, best.key());
+        if thread_idx_x() == 0
+            && let Some(key) = offer(Global::new(keys, rows), Global::new(arrived, rows), row, parts.get(), key)
+        {
+            let token = scores.ids.ld_nc(index_of(key));
+            Tokens::new(blocks, drafts, changed, rows, slots).write(row, i64::from(token));
+        }
+    }
+}
+
+/// A row's candidates.
+struct Scores {
+    /// Pairs of values, as is `w2`.
+    latent: Global<u32>,
+    w2: Global<u32>,
+    ids: Global<i32>,
+    logits: Global<bf16>,
+    rank: u32,
+    vocabulary: u32,
+    count: u32,
+}
+
+impl Scores {
+    /// Compares candidates `first..first + 16`: this lane's are `first + lane / 4` and the eighth after it.
+    ///
+    /// # Safety
+    /// - The contract of [`xpress_score`]; the whole warp calls it.
+    #[inline(always)]
+    unsafe fn compare(&self, first: u32, lane: u32, best: &mut Best) {
+        let (own, place) = (first + lane / 4, lane % 4);
+        // SAFETY: the caller's contract; what is not known is not read.
+        unsafe {
+            let row_of = |candidate: u32| {
+                let id = self.ids.ld_nc_if(candidate, candidate < self.count, -1) as u32;
+                (id < self.vocabulary, u64::from(id) * u64::from(self.rank))
+            };
+            let logit = |candidate: u32| {
+                let none = bf16::NEG_INFINITY;
+                u32::from(self.logits.ld_nc_if(candidate, candidate < self.count, none).to_bits())
+            };
+            let (low, high) = (row_of(own), row_of(own + 8));
+            let base = logit(own) | logit(own + 8) << 16;
+            let mut sums = [[0.0; 4]; 2];
+            let mut k = 0;
+            // Eight pieces of 32 columns in flight: all of them up to rank 256.
+            while k < self.rank {
+                let (mut a, mut b, mut x) = ([[0; 4]; 8], [[0; 4]; 8], [[0; 4]; 8]);
+                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                    let k = k + 32 * I as u32 + 8 * place;
+                    let inside = k < self.rank;
+                    a[I] = self.w2.ld4_nc_if((low.1 + u64::from(k)) / 2, inside & low.0, 0);
+                    b[I] = self.w2.ld4_nc_if((high.1 + u64::from(k)) / 2, inside & high.0, 0);
+                });
+                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                    let k = k + 32 * I as u32 + 8 * place;
+                    x[I] = self.latent.ld4_nc_if(k / 2, k < self.rank, 0);
+                });
+                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                    let (a, b, x) = (a[I], b[I], x[I]);
+                    sums[0] = mma_16x8x16([a[0], b[0], a[1], b[1]], [x[0], x[1]], sums[0]);
+                    sums[1] = mma_16x8x16([a[2], b[2], a[3], b[3]], [x[2], x[3]], sums[1]);
+                });
+                k += 256;
+            }
+            // All columns are alike: the first has the biases of this lane's candidates.
+            let bias = bf16x2::pack(sums[0][0] + sums[1][0], sums[0][2] + sums[1][2]);
+            let s = bf16x2::add(base, bias);
+            best.offer(bf16x2::low(s), own);
+            best.offer(bf16x2::high(s), own + 8);
+        }
+    }
+}
