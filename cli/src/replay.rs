@@ -219,3 +219,161 @@ impl<'a> Replay<'a> {
         slots.into_iter().try_for_each(|slot| self.start_turn(slot))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::input::{Body, Conversation, Place, TokenTurn};
+    use crate::tokenizer::Tokenizer;
+
+    /// (prompt, response) of each turn of each conversation.
+    type Trace = Vec<Vec<(Vec<u32>, Vec<u32>)>>;
+
+    fn config() -> SuffixConfig {
+        SuffixConfig {
+            max_num_reqs: 1,
+            max_model_len: 12,
+            num_draft_tokens: 3,
+            max_depth: 4,
+            corpus_tokens: 0,
+            adaptive: true,
+        }
+    }
+
+    fn run(config: SuffixConfig, trace: &Trace) -> Outcome {
+        let tokenizer = Tokenizer::load("r50k_base").expect("it is built in");
+        let session = |turns: &Vec<(Vec<u32>, Vec<u32>)>| {
+            let turns = turns
+                .iter()
+                .cloned()
+                .map(|(prompt, response)| TokenTurn { prompt, response });
+            let place = Place {
+                file: "test".into(),
+                line: 1,
+            };
+            let conversation = Conversation {
+                id: String::new(),
+                place,
+                body: Body::Tokens(turns.collect()),
+            };
+            Session::new(conversation, &tokenizer).expect("the ids are small")
+        };
+        let sessions: Vec<Session> = trace.iter().map(session).collect();
+        let mut heard = 0;
+        let drafter = SuffixDrafter::cpu(config).expect("the configuration is valid");
+        let outcome = replay(drafter, &sessions, |tokens| heard += tokens).expect("the trace fits");
+        assert_eq!(
+            heard, outcome.total.response_tokens,
+            "progress ends where the tokens do"
+        );
+        outcome
+    }
+
+    /// The protocol in a minute's reading, for drafts from a turn's own history only.
+    fn naive(config: &SuffixConfig, trace: &Trace) -> Counts {
+        let k = config.num_draft_tokens;
+        let mut counts = Counts::new(k);
+        for (prompt, response) in trace
+            .iter()
+            .flatten()
+            .filter(|(_, response)| !response.is_empty())
+        {
+            let response = &response[..response.len().min(config.max_model_len - 1)];
+            let cut = (prompt.len() + response.len()).saturating_sub(config.max_model_len);
+            let row: Vec<u32> = [&prompt[cut..], response].concat();
+            let mut len = prompt.len() - cut + 1;
+            counts.turns += 1;
+            counts.response_tokens += response.len() as u64;
+            while len < row.len() {
+                let matched = |p: usize| {
+                    (0..config.max_depth.min(p))
+                        .take_while(|t| row[p - 1 - t] == row[len - 1 - t])
+                        .count()
+                };
+                let best = (1..len)
+                    .max_by_key(|&p| matched(p))
+                    .filter(|&p| matched(p) > 0);
+                let draft = best.map_or(&[][..], |p| &row[p..len.min(p + k)]);
+                let accepted = (0..draft.len())
+                    .take_while(|&d| row.get(len + d) == Some(&draft[d]))
+                    .count();
+                counts.steps += 1;
+                counts.drafted += draft.len() as u64;
+                counts.accepted += accepted as u64;
+                *if draft.is_empty() {
+                    &mut counts.none
+                } else {
+                    &mut counts.own
+                } += 1;
+                (0..draft.len()).for_each(|d| counts.drafted_by_position[d] += 1);
+                (0..accepted).for_each(|d| counts.accepted_by_position[d] += 1);
+                len += accepted + 1;
+            }
+        }
+        counts
+    }
+
+    fn traces() -> impl Strategy<Value = Trace> {
+        let tokens = |most| proptest::collection::vec(0u32..3, 0..most);
+        let turn = (tokens(16), tokens(24));
+        proptest::collection::vec(proptest::collection::vec(turn, 0..4), 0..5)
+    }
+
+    proptest! {
+        #[test]
+        fn the_naive_protocol_counts_the_same(trace in traces(), concurrency in 1usize..4) {
+            let config = SuffixConfig { max_num_reqs: concurrency, ..config() };
+            let mut got = run(config.clone(), &trace).total;
+            (got.cut_prompts, got.cut_responses) = (0, 0);
+            prop_assert_eq!(got, naive(&config, &trace));
+        }
+
+        #[test]
+        fn no_token_is_lost(trace in traces(), concurrency in 1usize..4, corpus in 0usize..40) {
+            let config = SuffixConfig { max_num_reqs: concurrency, corpus_tokens: corpus, ..config() };
+            let outcome = run(config.clone(), &trace);
+            let total = &outcome.total;
+            prop_assert_eq!(outcome.turns.len() as u64, total.turns);
+            prop_assert_eq!(outcome.turns.iter().map(|turn| turn.steps).sum::<u64>(), total.steps);
+            prop_assert_eq!(outcome.turns.iter().map(|turn| turn.tokens + 1).sum::<u64>(), total.response_tokens);
+            prop_assert_eq!(total.own + total.corpus + total.none, total.steps);
+            prop_assert_eq!(total.accepted_by_position.iter().sum::<u64>(), total.accepted);
+            // Every step takes its accepted tokens and one more, except where a draft reaches a response's end.
+            let later = total.response_tokens - total.turns;
+            prop_assert!(later <= total.accepted + total.steps && total.accepted + total.steps <= later + total.turns);
+            // The same again is the same.
+            prop_assert_eq!(&run(config, &trace).total, total);
+        }
+    }
+
+    #[test]
+    fn the_corpus_is_shared_and_grows_by_turns() {
+        let answer: Vec<u32> = (100..110).collect();
+        let trace = vec![vec![(vec![1], answer.clone())], vec![(vec![1], answer)]];
+        let with_corpus = |concurrency| SuffixConfig {
+            max_num_reqs: concurrency,
+            corpus_tokens: 4096,
+            ..config()
+        };
+        let one_by_one = run(with_corpus(1), &trace);
+        assert_eq!(
+            (
+                one_by_one.sessions[0].corpus,
+                one_by_one.sessions[0].accepted
+            ),
+            (0, 0)
+        );
+        assert_eq!(
+            (one_by_one.sessions[1].corpus, one_by_one.sessions[1].steps),
+            (3, 3)
+        );
+        let together = run(with_corpus(2), &trace);
+        assert_eq!(
+            together.total.accepted, 0,
+            "neither has finished when the other drafts"
+        );
+        assert_eq!(together.propose.calls, 9);
+    }
+}

@@ -1,6 +1,8 @@
 //! `specdraft replay`, from the files to the report.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::path::Path;
 
 use anyhow::Context;
 use rayon::prelude::*;
@@ -21,10 +23,9 @@ const MOST_WARNINGS: usize = 10;
 
 pub(crate) fn replay(args: &Replay) -> Result<()> {
     let configs = configs(args);
-    // What cannot work fails before minutes of tokenizing.
-    for config in &configs {
-        drop(backend::drafter(args.backend, config.clone())?);
-    }
+    // What cannot work fails before minutes of tokenizing and drafting.
+    let backend = backend::choose(args.backend)?;
+    let plot = args.plot.as_ref().map(|path| create(path)).transpose()?;
     let sessions = sessions(args)?;
     let files: Vec<String> = args
         .files
@@ -59,7 +60,7 @@ pub(crate) fn replay(args: &Replay) -> Result<()> {
     let mut outcomes = Vec::new();
     for config in &configs {
         let bar = progress::bar(response_tokens, "tokens", report::label(config, &configs));
-        let drafter = backend::drafter(args.backend, config.clone())?;
+        let drafter = backend.drafter(config.clone())?;
         let outcome = replay::replay(drafter, run.sessions, |tokens| bar.inc(tokens))
             .context("the drafter failed")
             .or_exit(Exit::Failed)?;
@@ -74,12 +75,18 @@ pub(crate) fn replay(args: &Replay) -> Result<()> {
             .context("cannot write the report")
             .or_exit(Exit::Failed)?;
     }
-    if let Some(path) = &args.plot {
-        std::fs::write(path, report::plot::svg(&run, &outcomes))
-            .with_context(|| format!("cannot write {}", path.display()))
+    if let Some(mut plot) = plot {
+        plot.write_all(report::plot::svg(&run, &outcomes).as_bytes())
+            .context("cannot write the plot")
             .or_exit(Exit::Failed)?;
     }
     Ok(())
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path)
+        .with_context(|| format!("cannot write {}", path.display()))
+        .or_exit(Exit::Failed)
 }
 
 fn print(args: &Replay, run: &Run, outcome: &Outcome, first: bool) -> anyhow::Result<()> {

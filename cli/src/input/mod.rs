@@ -192,7 +192,7 @@ fn parse_json(file: &Arc<str>, bytes: &[u8], input: &mut Input) {
                 let (line, column) = match (error.line(), error.column()) {
                     (0, _) => (value.line, value.column),
                     (1, column) => (value.line, value.column + column.saturating_sub(1)),
-                    (line, column) => (value.line + line - 1, column),
+                    (line, column) => (value.line + line - 1, column.max(1)),
                 };
                 let message = error.to_string();
                 let suffix = format!(" at line {} column {}", error.line(), error.column());
@@ -236,5 +236,94 @@ fn parse_text(file: &Arc<str>, bytes: &[u8], input: &mut Input) {
                 problem: format!("byte {:#04x} is not UTF-8", bytes[error.valid_up_to()]),
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(name: &str, bytes: &[u8]) -> Input {
+        let mut input = Input::default();
+        parse(name, bytes, Format::Auto, &mut input);
+        input
+    }
+
+    /// Pieces that make conversations, and pieces that break them.
+    fn pieces() -> impl Strategy<Value = Vec<u8>> {
+        const PIECES: [&str; 24] = [
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            "\"",
+            "\\",
+            "\n",
+            " ",
+            "\u{e9}",
+            "-1",
+            "4294967296",
+            "null",
+            "\"messages\":",
+            "\"conversations\":",
+            "\"tokens\":",
+            "\"turns\":",
+            "\"role\":",
+            "\"content\":",
+            "{\"role\":\"assistant\",\"content\":\"x\"}",
+            "{\"messages\":[]}",
+            "{\"type\":\"tool_use\",\"name\":\"a\"}",
+            "[1,2]",
+        ];
+        let piece = prop_oneof![
+            8 => proptest::sample::select(&PIECES[..]).prop_map(|piece| piece.as_bytes().to_vec()),
+            1 => any::<u8>().prop_map(|byte| vec![byte]),
+        ];
+        proptest::collection::vec(piece, 0..32).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Whatever a file holds, reading it ends, and everything in it is a conversation or a problem within the file.
+        #[test]
+        fn no_file_makes_it_panic(bytes in pieces(), name in proptest::sample::select(&["a.json", "a.jsonl", "a.txt", "a"][..])) {
+            let input = parsed(name, &bytes);
+            let lines = 1 + bytes.iter().filter(|&&byte| byte == b'\n').count();
+            for problem in &input.malformed {
+                prop_assert!((1..=lines).contains(&problem.place.line), "{}", problem);
+                prop_assert!((1..=bytes.len() + 1).contains(&problem.column), "{}", problem);
+                prop_assert!(!problem.problem.is_empty());
+            }
+            let found = input.conversations.len() + input.malformed.len();
+            prop_assert!(found > 0 || bytes.trim_ascii().is_empty() || bytes.contains(&b']'));
+        }
+
+        /// What is cut off at any byte loses that conversation and none before it.
+        #[test]
+        fn a_cut_costs_one_conversation(at in 0usize..200) {
+            let one = "{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\"}]},\n";
+            let file = format!("[\n{}", one.repeat(4));
+            let at = at.min(file.len());
+            let whole = at.saturating_sub(2) / one.len();
+            let found = parsed("a.json", &file.as_bytes()[..at]).conversations.len();
+            prop_assert!(found == whole || found == whole + 1);
+        }
+    }
+
+    #[test]
+    fn the_first_bytes_tell_json_from_text() {
+        for json in ["{\"messages\": []}", " [ {}]", "[[1]]", "[1, 2]"] {
+            assert!(looks_like_json("-", json.as_bytes()), "{json}");
+        }
+        for text in ["Hello {}", "[link](x)", "", "[", "12"] {
+            assert!(!looks_like_json("-", text.as_bytes()), "{text}");
+        }
+        assert!(looks_like_json("a.jsonl.xz", b"Hello"));
+        assert!(!looks_like_json("a.md", b"{}"));
     }
 }

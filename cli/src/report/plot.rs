@@ -110,8 +110,10 @@ fn turns_panel(run: &Run, outcomes: &[Outcome], top: f64) -> String {
     let panel = Panel {
         title: "Tokens per step over the turns",
         x_label: &match window {
-            1 => "turn".to_owned(),
-            _ => format!("turn, in the order replayed (mean over {window} turns)"),
+            1 => "turn (dotted: over all turns)".to_owned(),
+            _ => {
+                format!("turn, in the order replayed (mean over {window} turns; dotted: over all)")
+            }
         },
         unit: "",
         left: 588.0,
