@@ -13,7 +13,27 @@ use crate::suffix::{
 
 /// The suffix drafter on the CPU.
 ///
-/// One thread, no memory but the tokens in use, the corpus and its index (16 bytes a corpus token).
+/// One thread; memory for the tokens in use, the corpus and its index (36 to 68 bytes a corpus token).
+///
+/// ```
+/// use specdraft::cpu::CpuSuffix;
+/// use specdraft::suffix::{Document, SuffixBackend, SuffixConfig};
+///
+/// let config = SuffixConfig { max_num_reqs: 2, max_model_len: 64, num_draft_tokens: 3, ..SuffixConfig::default() };
+/// let mut drafter = CpuSuffix::new(config)?;
+///
+/// // Slot 1 has finished: its row goes to the corpus.
+/// drafter.write_tokens(1, 0, &[4, 5, 6, 7, 8])?;
+/// drafter.set_total_len(1, 5)?;
+/// drafter.ingest(&[Document { slot: 1, start: 0 }])?;
+///
+/// // Slot 0 has gained a token; its row ends as slot 1's begins.
+/// drafter.write_tokens(0, 0, &[9, 4, 5])?;
+/// drafter.set_total_len(0, 3)?;
+/// let proposal = drafter.propose(&[0], &[1], &[5, 8])?;
+/// assert_eq!(proposal.drafts, [6, 7, 8]);
+/// # Ok::<(), specdraft::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct CpuSuffix {
     config: SuffixConfig,
