@@ -22,15 +22,18 @@ pub struct GoldenFile {
 }
 
 impl GoldenFile {
-    /// Reads every golden file whose name begins with `prefix`, in the order of their names.
+    /// Reads every golden file of the folder in use whose name begins with `prefix`, in the order of their names.
     ///
     /// # Errors
     /// No folder or no such file in it; a file that is not what its name says.
     pub fn all(prefix: &str) -> Result<Vec<Self>> {
-        let dir = dir()?;
+        Self::all_in(&dir()?, prefix)
+    }
+
+    fn all_in(dir: &Path, prefix: &str) -> Result<Vec<Self>> {
         let list = || format!("list the golden files in {}", dir.display());
         let mut paths = Vec::new();
-        for entry in fs::read_dir(&dir).with_context(list)? {
+        for entry in fs::read_dir(dir).with_context(list)? {
             let path = entry.with_context(list)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let known = name.ends_with(".safetensors") || name.ends_with(".safetensors.xz");
@@ -158,4 +161,22 @@ fn dir() -> Result<PathBuf> {
         }
     }
     bail!("no tests/golden above the current folder; name one in {DIR_VARIABLE}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_golden_files_is_an_error() {
+        let folder = std::env::temp_dir().join(format!("specdraft-golden-{}", std::process::id()));
+        assert!(GoldenFile::all_in(&folder, "suffix").is_err(), "no folder");
+        fs::create_dir(&folder).expect("a new folder");
+        let empty = GoldenFile::all_in(&folder, "suffix");
+        fs::write(folder.join("suffix_x.safetensors"), [1, 2, 3]).expect("a new file");
+        let broken = GoldenFile::all_in(&folder, "suffix");
+        fs::remove_dir_all(&folder).expect("the folder goes away");
+        assert!(empty.is_err(), "an empty folder");
+        assert!(broken.is_err(), "a file that is no safetensors file");
+    }
 }
