@@ -30,9 +30,23 @@ pub unsafe fn copy16<T: Element>(to: Shared<T>, i: impl Index, from: Global<T>, 
 /// - As [`copy16`]; of `from` only if `condition`.
 #[inline(always)]
 #[track_caller]
-pub unsafe fn copy16_or_zero<T: Element>(to: Shared<T>, i: impl Index, from: Global<T>, j: impl Index, condition: bool) {
+pub unsafe fn copy16_or_zero<T: Element>(
+    to: Shared<T>,
+    i: impl Index,
+    from: Global<T>,
+    j: impl Index,
+    condition: bool,
+) {
     // SAFETY: the caller keeps the contract.
-    unsafe { imp::cp_async::copy16::<T>(to.view(), i.to_usize(), from.view(), j.to_usize(), condition) }
+    unsafe {
+        imp::cp_async::copy16::<T>(
+            to.view(),
+            i.to_usize(),
+            from.view(),
+            j.to_usize(),
+            condition,
+        )
+    }
 }
 
 /// Closes the thread's copies since the last call into a group, which may be empty.

@@ -68,6 +68,11 @@ impl<T: Element> Global<T> {
     }
 
     #[inline(always)]
+    pub(crate) fn view(self) -> imp::GlobalView {
+        self.view
+    }
+
+    #[inline(always)]
     fn wrap(view: imp::GlobalView) -> Self {
         Self {
             view,

@@ -32,11 +32,15 @@
 )]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features))]
 
+pub mod bf16x2;
+pub mod cp_async;
 mod element;
 mod float;
 mod global;
 mod index;
 mod kernel;
+pub mod math;
+pub mod mma;
 pub mod pdl;
 pub mod shared;
 pub mod thread;

@@ -84,6 +84,11 @@ impl<T: Element> Shared<T> {
     }
 
     #[inline(always)]
+    pub(crate) fn view(self) -> imp::SharedView {
+        self.view
+    }
+
+    #[inline(always)]
     fn wrap(view: imp::SharedView) -> Self {
         Self {
             view,

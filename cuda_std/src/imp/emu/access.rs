@@ -1,8 +1,10 @@
 //! What every access to memory goes through.
 
 use super::context::Thread;
-use super::error::ErrorKind;
+use super::error::{ErrorKind, Fault, Site};
+use super::order::Ordering;
 use super::region::Region;
+use super::shadow::{Conflict, Place};
 use std::panic::Location;
 
 /// What an access does.
@@ -13,7 +15,7 @@ pub(crate) enum Kind {
     ReadOnly,
     Write,
     AtomicRead,
-    /// Atomic; whether it reads does not matter here.
+    /// A store or an update.
     AtomicWrite,
 }
 
@@ -24,31 +26,181 @@ impl Kind {
             Self::ReadOnly => "read by ld_nc",
             Self::Write => "wrote",
             Self::AtomicRead => "read atomically",
-            Self::AtomicWrite => "updated atomically",
+            Self::AtomicWrite => "wrote atomically",
+        }
+    }
+
+    fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::AtomicWrite)
+    }
+}
+
+/// One access.
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) kind: Kind,
+    /// Whether it needs a value there.
+    pub(crate) reads: bool,
+    /// Of atomics.
+    pub(crate) ordering: Ordering,
+    pub(crate) location: &'static Location<'static>,
+}
+
+impl Access {
+    #[inline(always)]
+    pub(crate) fn plain(kind: Kind, location: &'static Location<'static>) -> Self {
+        Self {
+            kind,
+            reads: kind != Kind::Write,
+            ordering: Ordering::RELAXED,
+            location,
         }
     }
 }
 
-/// Checks an access to bytes `at..at + size` of a region, which it contains. `reads`: it needs a value there.
-#[inline]
-pub(crate) fn check(
-    thread: &Thread,
-    region: &Region,
-    at: usize,
-    size: usize,
-    kind: Kind,
-    reads: bool,
-    location: &'static Location<'static>,
-) {
-    if (region.base().addr() + at) & (size - 1) != 0 {
-        let message = format!("a {size}-byte access at byte {at}, which is no multiple of {size}");
-        thread.report(ErrorKind::Misaligned, message, kind.action(), location);
+impl Access {
+    /// Checks the access to bytes `at..at + size` of a region, which it contains, and does it.
+    #[inline(always)]
+    pub(crate) fn run<R>(
+        self,
+        thread: &Thread,
+        region: &Region,
+        at: usize,
+        size: usize,
+        operate: impl FnOnce(*mut u8) -> R,
+    ) -> R {
+        let ptr = region.base().wrapping_add(at);
+        if ptr.addr() & (size - 1) != 0 {
+            self.misaligned(thread, region, at, size);
+        }
+        let result = {
+            let _guard = thread.wave().launch.is_parallel().then(|| region.lock(at));
+            match self.observe(thread, region, at, size) {
+                None => Ok(operate(ptr)),
+                Some(fault) => Err(fault),
+            }
+        };
+        match result {
+            Ok(value) => value,
+            Err(fault) => thread.fault(*fault),
+        }
     }
-    if reads && !region.is_written(at, size) {
-        let message = format!("a read of memory that nobody wrote: {size} bytes at byte {at}");
-        thread.report(ErrorKind::Uninitialized, message, kind.action(), location);
+
+    /// Notes the access in the shadow of the memory.
+    #[inline]
+    fn observe(
+        self,
+        thread: &Thread,
+        region: &Region,
+        at: usize,
+        size: usize,
+    ) -> Option<Box<Fault>> {
+        let cells = region.cells();
+        let bytes = if size < 4 {
+            (1 << size) - 1 << (at & 3)
+        } else {
+            15
+        };
+        let place = Place::new(self.kind, bytes, self.location);
+        for word in at / 4..at / 4 + size.div_ceil(4) {
+            // SAFETY: `at..at + size` lies in the region, and this host thread has it alone or holds its lock.
+            let cell = unsafe { cells.get(word) };
+            if let Some(conflict) = cell.access(thread, self.kind, place) {
+                return Some(self.conflict(thread, region, word * 4, conflict));
+            }
+        }
+        if self.reads && !region.is_written(at, size) {
+            return Some(self.unwritten(thread, region, at, size));
+        }
+        if matches!(self.kind, Kind::AtomicRead | Kind::AtomicWrite) {
+            region.publish(thread, at, self.reads, self.kind.writes(), self.ordering);
+        }
+        if self.kind.writes() {
+            region.set_written(at, size);
+        }
+        None
     }
-    if matches!(kind, Kind::Write | Kind::AtomicWrite) {
-        region.set_written(at, size);
+
+    #[cold]
+    fn misaligned(self, thread: &Thread, region: &Region, at: usize, size: usize) -> ! {
+        let message = format!(
+            "a {size}-byte access at {}, which is no multiple of {size}",
+            describe(thread, region, at)
+        );
+        thread.report(
+            ErrorKind::Misaligned,
+            message,
+            self.kind.action(),
+            self.location,
+        );
+    }
+
+    #[cold]
+    fn unwritten(self, thread: &Thread, region: &Region, at: usize, size: usize) -> Box<Fault> {
+        let message = format!(
+            "a read of memory that nobody wrote: {size} bytes at {}",
+            describe(thread, region, at)
+        );
+        Box::new(Fault::new(ErrorKind::Uninitialized, message).with(
+            thread,
+            self.kind.action(),
+            self.location,
+        ))
+    }
+
+    #[cold]
+    fn conflict(
+        self,
+        thread: &Thread,
+        region: &Region,
+        at: usize,
+        conflict: Conflict,
+    ) -> Box<Fault> {
+        let place = describe(thread, region, at);
+        let (kind, message) = if self.kind == Kind::ReadOnly || conflict.kind == Kind::ReadOnly {
+            (
+                ErrorKind::ReadOnlyWritten,
+                format!("a launch reads by ld_nc what it also writes: {place}"),
+            )
+        } else {
+            (
+                ErrorKind::Race,
+                format!("a data race: nothing orders two accesses to {place}"),
+            )
+        };
+        let entry = conflict.other;
+        let other = Site {
+            action: conflict.kind.action(),
+            block: thread.wave().launch.block_index(entry.block()),
+            threads: entry.threads(),
+            location: entry.location(),
+        };
+        Box::new(
+            Fault::new(kind, message)
+                .with(thread, self.kind.action(), self.location)
+                .with_site(other),
+        )
+    }
+}
+
+/// Names a place in memory: a shared array, or the kernel's pointer that leads there.
+fn describe(thread: &Thread, region: &Region, at: usize) -> String {
+    if let Some(place) = thread.block().arena.describe(region, at) {
+        return place;
+    }
+    let launch = thread.wave().launch;
+    let address = region.base().addr() + at;
+    let pointers = launch
+        .kernel
+        .params
+        .iter()
+        .zip(launch.arguments)
+        .filter(|(param, word)| {
+            param.ty == crate::ParamType::Ptr
+                && (region.base().addr()..=address).contains(&(**word as usize))
+        });
+    match pointers.max_by_key(|(_, word)| **word) {
+        Some((param, &word)) => format!("byte {} of `{}`", address - word as usize, param.name),
+        None => format!("byte {at} of a buffer that no argument points to"),
     }
 }

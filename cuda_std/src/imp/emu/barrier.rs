@@ -2,6 +2,7 @@
 
 use super::context::{Block, Thread, current};
 use super::error::{ErrorKind, Fault};
+use super::order;
 use std::cell::Cell;
 use std::panic::Location;
 
@@ -96,7 +97,7 @@ pub(crate) fn wait(
         thread.block_on(operation.waiting(), location);
         return thread.result.get();
     }
-    complete(thread, barrier, operation)
+    complete(thread, barrier, threads, operation, location)
 }
 
 /// Whether this thread may meet those that wait already.
@@ -153,7 +154,13 @@ fn check(
 }
 
 /// The last thread wakes the others.
-fn complete(thread: &Thread, barrier: &Barrier, operation: Operation) -> u32 {
+fn complete(
+    thread: &Thread,
+    barrier: &Barrier,
+    threads: u32,
+    operation: Operation,
+    location: &'static Location<'static>,
+) -> u32 {
     let block = thread.block();
     let gave_true = barrier.gave_true.replace(0);
     let own = barrier.lanes[thread.warp().index as usize].get() & !thread.bit();
@@ -163,6 +170,13 @@ fn complete(thread: &Thread, barrier: &Barrier, operation: Operation) -> u32 {
     for (w, warp) in block.warps.iter().enumerate() {
         lanes[w] = barrier.lanes[w].replace(0);
         barrier.places[w].set(None);
+        if lanes[w] != 0 && lanes[w] != warp.exist {
+            let message = format!(
+                "{} for {threads} threads: some lanes of warp {w} are missing, whole warps take part",
+                operation.name()
+            );
+            thread.report(ErrorKind::Divergence, message, "arrived last", location);
+        }
         let others = if warp.index == thread.warp().index {
             own
         } else {
@@ -178,9 +192,9 @@ fn complete(thread: &Thread, barrier: &Barrier, operation: Operation) -> u32 {
         }
     }
     if operation == Operation::Partial {
-        super::order::meet(block, &lanes);
+        order::meet_warps(thread, &lanes);
     } else {
-        super::order::meet_all(block);
+        order::meet_all(thread);
     }
     gave_true
 }

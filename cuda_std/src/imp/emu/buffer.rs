@@ -114,7 +114,7 @@ impl<T: Element> Buffer<T> {
 
     /// Makes all elements unwritten again, so that a launch that does not write them all shows.
     pub fn poison(&mut self) {
-        self.region.poison();
+        self.region.poison(self.region.bytes());
     }
 
     /// Whether element `i` was written since the buffer was made or poisoned.

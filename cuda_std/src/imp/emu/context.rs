@@ -5,6 +5,7 @@
 
 use super::barrier::Barriers;
 use super::collective::Arrival;
+use super::cp_async::Copies;
 use super::error::{ErrorKind, Fault, Site};
 use super::launch::Launch;
 use super::order::{ThreadOrder, WarpOrder};
@@ -62,8 +63,9 @@ pub(crate) struct Block {
     pub(crate) arena: Arena,
     /// Per warp: up to which of its times every thread of the block knows what it did.
     pub(crate) floors: [Cell<u32>; 32],
-    /// Whether some thread knows more than barriers tell.
+    /// Whether some thread knows more than barriers tell, and whether some thread has published what it knows.
     pub(crate) acquired: Cell<bool>,
+    pub(crate) fenced: Cell<bool>,
 }
 
 /// 32 threads.
@@ -94,6 +96,7 @@ pub(crate) struct Thread {
     pub(crate) polls: Cell<u32>,
     /// What a barrier or collective leaves for it.
     pub(crate) result: Cell<u32>,
+    pub(crate) copies: Copies,
     pub(crate) order: ThreadOrder,
 }
 

@@ -1,8 +1,9 @@
 //! Views of global memory.
 
-use super::access::{Kind, check};
+use super::access::{Access, Kind};
 use super::context::{Thread, current, try_current};
 use super::error::ErrorKind;
+use super::order::Ordering;
 use super::region::Region;
 use super::scalar::{AtomicScalar, Scalar, WordScalar};
 use std::panic::Location;
@@ -61,48 +62,73 @@ impl GlobalView {
         }
     }
 
-    /// Checks an access of `count` elements from `i` on; where they lie.
-    #[inline]
-    fn access<T: Scalar>(
+    /// Checks an access of `count` elements from `i` on, and does it.
+    #[inline(always)]
+    fn access<T: Scalar, R>(
         self,
         i: usize,
         count: usize,
-        kind: Kind,
-        reads: bool,
-        location: &'static Location<'static>,
-    ) -> (&'static Thread, *mut u8) {
+        access: Access,
+        operate: impl FnOnce(*mut u8) -> R,
+    ) -> R {
         let thread = current();
         let len = self.bytes / size_of::<T>();
         if i >= len || count > len - i {
-            let message = format!(
-                "index {} of a global view of {len} elements",
-                i.wrapping_add(count - 1) as isize
-            );
-            thread.report(ErrorKind::OutOfBounds, message, kind.action(), location);
+            outside(thread, i.wrapping_add(count - 1), len, access);
         }
         let size = count * size_of::<T>();
         let ptr = self.ptr.wrapping_add(i * size_of::<T>());
         // SAFETY: the wave keeps regions that it has met.
         let Some(region) = (unsafe { self.region.as_ref() }) else {
-            let message = format!("address {ptr:p} lies in no buffer");
-            thread.report(ErrorKind::OutOfBounds, message, kind.action(), location);
+            nowhere(thread, ptr, access)
         };
         let at = ptr.addr().wrapping_sub(region.base().addr());
         if at >= region.bytes() || size > region.bytes() - at {
-            let message = format!(
-                "index {i} of a view that goes past its buffer: byte {at} of {}",
-                region.bytes()
-            );
-            thread.report(ErrorKind::OutOfBounds, message, kind.action(), location);
+            past_the_end(thread, i, region, at, access);
         }
-        if matches!(kind, Kind::AtomicRead) {
-            thread.idle_step(location);
+        if access.kind == Kind::AtomicRead {
+            thread.idle_step(access.location);
         } else {
-            thread.step(location);
+            thread.step(access.location);
         }
-        check(thread, region, at, size, kind, reads, location);
-        (thread, region.base().wrapping_add(at))
+        access.run(thread, region, at, size, operate)
     }
+}
+
+#[cold]
+fn outside(thread: &Thread, i: usize, len: usize, access: Access) -> ! {
+    let message = format!("index {} of a global view of {len} elements", i as isize);
+    thread.report(
+        ErrorKind::OutOfBounds,
+        message,
+        access.kind.action(),
+        access.location,
+    )
+}
+
+#[cold]
+fn nowhere(thread: &Thread, ptr: *const u8, access: Access) -> ! {
+    let message = format!("address {ptr:p} lies in no buffer");
+    thread.report(
+        ErrorKind::OutOfBounds,
+        message,
+        access.kind.action(),
+        access.location,
+    )
+}
+
+#[cold]
+fn past_the_end(thread: &Thread, i: usize, region: &Region, at: usize, access: Access) -> ! {
+    let message = format!(
+        "index {i} of a view that goes past its buffer: byte {at} of {}",
+        region.bytes()
+    );
+    thread.report(
+        ErrorKind::OutOfBounds,
+        message,
+        access.kind.action(),
+        access.location,
+    )
 }
 
 /// # Safety
@@ -111,9 +137,13 @@ impl GlobalView {
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn ld<T: Scalar>(view: GlobalView, i: usize) -> T {
-    let (_, ptr) = view.access::<T>(i, 1, Kind::Read, true, Location::caller());
     // SAFETY: `access` has checked it.
-    unsafe { T::load(ptr) }
+    view.access::<T, T>(
+        i,
+        1,
+        Access::plain(Kind::Read, Location::caller()),
+        |ptr| unsafe { T::load(ptr) },
+    )
 }
 
 #[inline]
@@ -135,9 +165,13 @@ pub(crate) unsafe fn ld_if<T: Scalar>(
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn ld_nc<T: Scalar>(view: GlobalView, i: usize) -> T {
-    let (_, ptr) = view.access::<T>(i, 1, Kind::ReadOnly, true, Location::caller());
     // SAFETY: `access` has checked it.
-    unsafe { T::load(ptr) }
+    view.access::<T, T>(
+        i,
+        1,
+        Access::plain(Kind::ReadOnly, Location::caller()),
+        |ptr| unsafe { T::load(ptr) },
+    )
 }
 
 #[inline]
@@ -159,36 +193,37 @@ pub(crate) unsafe fn ld_nc_if<T: Scalar>(
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn st<T: Scalar>(view: GlobalView, i: usize, value: T) {
-    let (_, ptr) = view.access::<T>(i, 1, Kind::Write, false, Location::caller());
     // SAFETY: `access` has checked it.
-    unsafe { value.store(ptr) };
-}
-
-/// Four neighbours.
-///
-/// # Safety
-///
-/// - `ptr` is valid for four elements, all accessed atomically.
-#[inline]
-unsafe fn load4<T: WordScalar>(ptr: *mut u8) -> [T; 4] {
-    // SAFETY: the caller's promise.
-    std::array::from_fn(|k| unsafe { T::load(ptr.add(k * 4)) })
+    view.access::<T, ()>(
+        i,
+        1,
+        Access::plain(Kind::Write, Location::caller()),
+        |ptr| unsafe { value.store(ptr) },
+    );
 }
 
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn ld4<T: WordScalar>(view: GlobalView, i: usize) -> [T; 4] {
-    let (_, ptr) = view.access::<T>(i, 4, Kind::Read, true, Location::caller());
     // SAFETY: `access` has checked it.
-    unsafe { load4(ptr) }
+    view.access::<T, [T; 4]>(
+        i,
+        4,
+        Access::plain(Kind::Read, Location::caller()),
+        |ptr| unsafe { T::load4(ptr) },
+    )
 }
 
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn ld4_nc<T: WordScalar>(view: GlobalView, i: usize) -> [T; 4] {
-    let (_, ptr) = view.access::<T>(i, 4, Kind::ReadOnly, true, Location::caller());
     // SAFETY: `access` has checked it.
-    unsafe { load4(ptr) }
+    view.access::<T, [T; 4]>(
+        i,
+        4,
+        Access::plain(Kind::ReadOnly, Location::caller()),
+        |ptr| unsafe { T::load4(ptr) },
+    )
 }
 
 #[inline]
@@ -210,82 +245,132 @@ pub(crate) unsafe fn ld4_nc_if<T: WordScalar>(
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn st4<T: WordScalar>(view: GlobalView, i: usize, value: [T; 4]) {
-    let (_, ptr) = view.access::<T>(i, 4, Kind::Write, false, Location::caller());
-    for (k, value) in value.into_iter().enumerate() {
-        // SAFETY: `access` has checked it.
-        unsafe { value.store(ptr.add(k * 4)) };
+    // SAFETY: `access` has checked it.
+    view.access::<T, ()>(
+        i,
+        4,
+        Access::plain(Kind::Write, Location::caller()),
+        |ptr| unsafe { T::store4(value, ptr) },
+    );
+}
+
+#[inline]
+#[track_caller]
+fn atomic_load<T: AtomicScalar>(
+    view: GlobalView,
+    i: usize,
+    ordering: Ordering,
+    polling: &'static str,
+) -> T {
+    let location = Location::caller();
+    current().poll(polling, location);
+    let access = Access {
+        kind: Kind::AtomicRead,
+        reads: true,
+        ordering,
+        location,
+    };
+    // SAFETY: `access` has checked it.
+    view.access::<T, T>(i, 1, access, |ptr| unsafe { T::load(ptr) })
+}
+
+#[inline]
+#[track_caller]
+fn atomic_store<T: AtomicScalar>(view: GlobalView, i: usize, value: T, ordering: Ordering) {
+    let access = Access {
+        kind: Kind::AtomicWrite,
+        reads: false,
+        ordering,
+        location: Location::caller(),
+    };
+    // SAFETY: `access` has checked it.
+    view.access::<T, ()>(i, 1, access, |ptr| unsafe { value.store(ptr) });
+}
+
+/// Puts `next` of the old value there; the old value.
+#[inline]
+#[track_caller]
+fn update<T: AtomicScalar>(
+    view: GlobalView,
+    i: usize,
+    ordering: Ordering,
+    next: impl Fn(T) -> T,
+) -> T {
+    let location = Location::caller();
+    let access = Access {
+        kind: Kind::AtomicWrite,
+        reads: true,
+        ordering,
+        location,
+    };
+    // SAFETY: `access` has checked it.
+    let old = view.access::<T, T>(i, 1, access, |ptr| unsafe { T::update(ptr, &next) });
+    if next(old) == old {
+        current().poll("updates what it finds, in vain", location);
     }
+    old
 }
 
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn ld_relaxed<T: AtomicScalar>(view: GlobalView, i: usize) -> T {
-    let location = Location::caller();
-    let (thread, ptr) = view.access::<T>(i, 1, Kind::AtomicRead, true, location);
-    thread.poll("polls by ld_relaxed", location);
-    // SAFETY: `access` has checked it.
-    unsafe { T::load(ptr) }
+    atomic_load(view, i, Ordering::RELAXED, "polls by ld_relaxed")
 }
 
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn ld_acquire<T: AtomicScalar>(view: GlobalView, i: usize) -> T {
-    let location = Location::caller();
-    let (thread, ptr) = view.access::<T>(i, 1, Kind::AtomicRead, true, location);
-    thread.poll("polls by ld_acquire", location);
-    // SAFETY: `access` has checked it.
-    unsafe { T::load(ptr) }
+    atomic_load(view, i, Ordering::ACQUIRE, "polls by ld_acquire")
 }
 
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn st_relaxed<T: AtomicScalar>(view: GlobalView, i: usize, value: T) {
-    let (_, ptr) = view.access::<T>(i, 1, Kind::AtomicWrite, false, Location::caller());
-    // SAFETY: `access` has checked it.
-    unsafe { value.store(ptr) };
+    atomic_store(view, i, value, Ordering::RELAXED);
 }
 
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn st_release<T: AtomicScalar>(view: GlobalView, i: usize, value: T) {
-    let (_, ptr) = view.access::<T>(i, 1, Kind::AtomicWrite, false, Location::caller());
-    // SAFETY: `access` has checked it.
-    unsafe { value.store(ptr) };
+    atomic_store(view, i, value, Ordering::RELEASE);
 }
 
 macro_rules! updates {
-    ($($name:ident $red:ident $acq_rel:ident |$old:ident, $value:ident| $next:expr;)*) => { $(
+    ($($name:ident $ordering:ident |$old:ident, $value:ident| $next:expr;)*) => { $(
         #[inline]
         #[track_caller]
         pub(crate) unsafe fn $name<T: AtomicScalar>(view: GlobalView, i: usize, $value: T) -> T {
-            let (_, ptr) = view.access::<T>(i, 1, Kind::AtomicWrite, true, Location::caller());
-            // SAFETY: `access` has checked it.
-            unsafe { T::update(ptr, |$old| $next) }
-        }
-
-        #[inline]
-        #[track_caller]
-        pub(crate) unsafe fn $red<T: AtomicScalar>(view: GlobalView, i: usize, value: T) {
-            // SAFETY: the caller keeps the contract.
-            unsafe { $name(view, i, value) };
-        }
-
-        #[inline]
-        #[track_caller]
-        pub(crate) unsafe fn $acq_rel<T: AtomicScalar>(view: GlobalView, i: usize, value: T) -> T {
-            // SAFETY: the caller keeps the contract.
-            unsafe { $name(view, i, value) }
+            update(view, i, Ordering::$ordering, |$old: T| $next)
         }
     )* };
 }
 updates! {
-    atomic_add red_add atomic_add_acq_rel |old, value| old.add(value);
-    atomic_max red_max atomic_max_acq_rel |old, value| old.max(value);
-    atomic_min red_min atomic_min_acq_rel |old, value| old.min(value);
-    atomic_and red_and atomic_and_acq_rel |old, value| old.and(value);
-    atomic_or red_or atomic_or_acq_rel |old, value| old.or(value);
-    atomic_xor red_xor atomic_xor_acq_rel |old, value| old.xor(value);
-    atomic_exchange red_exchange atomic_exchange_acq_rel |_old, value| value;
+    atomic_add RELAXED |old, value| old.add(value);
+    atomic_max RELAXED |old, value| old.max(value);
+    atomic_min RELAXED |old, value| old.min(value);
+    atomic_and RELAXED |old, value| old.and(value);
+    atomic_or RELAXED |old, value| old.or(value);
+    atomic_xor RELAXED |old, value| old.xor(value);
+    atomic_exchange RELAXED |_old, value| value;
+    atomic_add_acq_rel ACQ_REL |old, value| old.add(value);
+    atomic_max_acq_rel ACQ_REL |old, value| old.max(value);
+    atomic_exchange_acq_rel ACQ_REL |_old, value| value;
+}
+
+macro_rules! reductions {
+    ($($name:ident |$old:ident, $value:ident| $next:expr;)*) => { $(
+        #[inline]
+        #[track_caller]
+        pub(crate) unsafe fn $name<T: AtomicScalar>(view: GlobalView, i: usize, $value: T) {
+            update(view, i, Ordering::RELAXED, |$old: T| $next);
+        }
+    )* };
+}
+reductions! {
+    red_add |old, value| old.add(value);
+    red_max |old, value| old.max(value);
+    red_min |old, value| old.min(value);
+    red_or |old, value| old.or(value);
 }
 
 #[inline]
@@ -296,14 +381,9 @@ pub(crate) unsafe fn atomic_cas<T: AtomicScalar>(
     expected: T,
     value: T,
 ) -> T {
-    let location = Location::caller();
-    let (thread, ptr) = view.access::<T>(i, 1, Kind::AtomicWrite, true, location);
-    // SAFETY: `access` has checked it.
-    let old = unsafe { T::update(ptr, |old| if old == expected { value } else { old }) };
-    if old != expected {
-        thread.poll("polls by atomic_cas", location);
-    }
-    old
+    update(view, i, Ordering::RELAXED, |old| {
+        if old == expected { value } else { old }
+    })
 }
 
 #[inline]
@@ -314,6 +394,7 @@ pub(crate) unsafe fn atomic_cas_acq_rel<T: AtomicScalar>(
     expected: T,
     value: T,
 ) -> T {
-    // SAFETY: the caller keeps the contract.
-    unsafe { atomic_cas(view, i, expected, value) }
+    update(view, i, Ordering::ACQ_REL, |old| {
+        if old == expected { value } else { old }
+    })
 }

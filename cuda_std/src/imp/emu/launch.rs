@@ -1,6 +1,7 @@
 //! Launching a kernel.
 
 use super::error::{EmuError, ErrorKind, Fault};
+use super::order::Stamp;
 use super::region::Region;
 use super::scheduler::{Wave, run_wave};
 use super::shared::MAX_SHARED;
@@ -193,6 +194,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) options: Options,
     /// The id of block 0; the others follow.
     pub(crate) first_block: u64,
+    /// Stamps before it are of earlier launches.
+    pub(crate) first_stamp: Stamp,
     pub(crate) blocks: u64,
     spent: AtomicU64,
     stop: AtomicBool,
@@ -210,6 +213,7 @@ impl<'a> Launch<'a> {
             arguments,
             options,
             first_block,
+            first_stamp: Stamp::new(first_block, 0, 0),
             blocks,
             spent: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -296,6 +300,12 @@ impl<'a> Launch<'a> {
                 .unwrap_or_else(PoisonError::into_inner)
                 .get_or_insert(fault);
         }
+    }
+
+    /// Whether several host threads run it.
+    #[inline]
+    pub(crate) fn is_parallel(&self) -> bool {
+        self.options.schedule == Schedule::Parallel
     }
 
     /// The index in the grid of the block with this id.

@@ -2,17 +2,22 @@
 
 mod access;
 mod barrier;
+pub(crate) mod bf16x2;
 mod buffer;
 mod collective;
 mod context;
+pub(crate) mod cp_async;
 mod error;
 pub(crate) mod global;
 mod launch;
 pub(crate) mod macros;
+pub(crate) mod math;
+pub(crate) mod mma;
 mod order;
 mod region;
 pub(crate) mod scalar;
 mod scheduler;
+mod shadow;
 pub(crate) mod shared;
 mod stack;
 mod warp;
@@ -107,12 +112,16 @@ pub(crate) fn sync_threads_partial(id: u32, threads: u32) {
 
 #[track_caller]
 pub(crate) fn block_fence() {
-    current().idle_step(Location::caller());
+    let thread = current();
+    thread.idle_step(Location::caller());
+    order::fence(thread, false);
 }
 
 #[track_caller]
 pub(crate) fn device_fence() {
-    current().idle_step(Location::caller());
+    let thread = current();
+    thread.idle_step(Location::caller());
+    order::fence(thread, true);
 }
 
 #[track_caller]

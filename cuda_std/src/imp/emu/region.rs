@@ -1,19 +1,22 @@
 //! Pieces of memory with what the emulator knows of them.
 
+use super::context::Thread;
+use super::order::{self, Scoped};
+use super::shadow::Cells;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// What unwritten memory reads as on the host.
-const POISON: u8 = 0xA5;
+const POISON: u64 = 0xA5A5_A5A5_A5A5_A5A5;
 /// As cudaMalloc aligns.
 const ALIGN: usize = 256;
 
 /// A piece of memory that kernels reach.
-#[derive(Debug)]
 pub(crate) struct Region {
     base: NonNull<u8>,
     bytes: usize,
@@ -22,6 +25,19 @@ pub(crate) struct Region {
     all_written: AtomicBool,
     /// The launch that uses it, 0 for none.
     owner: AtomicU64,
+    /// What was accessed; made with the first access.
+    cells: OnceLock<Cells>,
+    /// Of parallel launches: one for every 64 bytes, in turn.
+    locks: [AtomicBool; 64],
+    /// What atomics hold of other threads' knowledge, by their four bytes.
+    published: Mutex<HashMap<usize, Scoped>>,
+    has_published: AtomicBool,
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:p}, {} bytes)", self.base, self.bytes)
+    }
 }
 
 // SAFETY: the memory belongs to the region and is accessed atomically.
@@ -40,9 +56,13 @@ impl Region {
             written: map,
             all_written: AtomicBool::new(true),
             owner: AtomicU64::new(0),
+            cells: OnceLock::new(),
+            locks: std::array::from_fn(|_| AtomicBool::new(false)),
+            published: Mutex::default(),
+            has_published: AtomicBool::new(false),
         };
         if !written {
-            region.poison();
+            region.poison(bytes);
         }
         region
     }
@@ -55,16 +75,99 @@ impl Region {
         self.bytes
     }
 
-    /// Makes all of it unwritten.
-    pub(crate) fn poison(&self) {
+    /// Makes bytes `0..bytes` unwritten.
+    pub(crate) fn poison(&self, bytes: usize) {
         self.all_written.store(false, Ordering::Relaxed);
-        for i in 0..self.bytes {
-            // SAFETY: inside the region.
-            unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(i)) }
+        for i in 0..bytes.div_ceil(8).min(self.bytes / 8) {
+            // SAFETY: inside the region, which is aligned.
+            unsafe { AtomicU64::from_ptr(self.base.as_ptr().cast::<u64>().add(i)) }
                 .store(POISON, Ordering::Relaxed);
         }
-        for i in 0..self.bytes.div_ceil(8) {
+        for i in self.bytes / 8 * 8..self.bytes.min(bytes) {
+            // SAFETY: inside the region.
+            unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(i)) }
+                .store(POISON as u8, Ordering::Relaxed);
+        }
+        for i in 0..bytes.div_ceil(8) {
             self.map(i).store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets who accessed bytes `0..bytes`, and what atomics there held.
+    ///
+    /// # Safety
+    ///
+    /// - Nobody else uses the region now.
+    pub(crate) unsafe fn forget_accesses(&self, bytes: usize) {
+        if let Some(cells) = self.cells.get() {
+            // SAFETY: the caller's promise.
+            unsafe { cells.clear(bytes) };
+        }
+        self.forget_published();
+    }
+
+    fn forget_published(&self) {
+        if self.has_published.swap(false, Ordering::Relaxed) {
+            self.published
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clear();
+        }
+    }
+
+    /// What was accessed.
+    #[inline]
+    pub(crate) fn cells(&self) -> &Cells {
+        self.cells.get_or_init(|| Cells::new(self.bytes))
+    }
+
+    /// Keeps other host threads from the 64 bytes around `at` while the guard lives.
+    #[inline]
+    pub(crate) fn lock(&self, at: usize) -> Guard<'_> {
+        let lock = &self.locks[at >> 6 & 63];
+        while lock
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            std::hint::spin_loop();
+        }
+        Guard(lock)
+    }
+
+    /// What an atomic at `at` does to the order of things.
+    #[inline]
+    pub(crate) fn publish(
+        &self,
+        thread: &Thread,
+        at: usize,
+        reads: bool,
+        writes: bool,
+        ordering: order::Ordering,
+    ) {
+        let gives = writes && (ordering.release || order::publishes(thread));
+        if gives || self.has_published.load(Ordering::Relaxed) {
+            self.publish_slowly(thread, at, reads, writes, ordering);
+        }
+    }
+
+    #[cold]
+    fn publish_slowly(
+        &self,
+        thread: &Thread,
+        at: usize,
+        reads: bool,
+        writes: bool,
+        ordering: order::Ordering,
+    ) {
+        let mut published = self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut place = published.remove(&(at >> 2)).unwrap_or_default();
+        order::at_atomic(thread, &mut place, reads, writes, ordering);
+        if !place.is_empty() {
+            published.insert(at >> 2, place);
+            self.has_published.store(true, Ordering::Relaxed);
         }
     }
 
@@ -102,13 +205,23 @@ impl Region {
             .fetch_or(ones(size) << (at & 7), Ordering::Relaxed);
     }
 
+    /// Notes that bytes `at..at + 16`, with `at` a multiple of 16, are no longer written.
+    pub(crate) fn set_unwritten16(&self, at: usize) {
+        debug_assert!(at.is_multiple_of(16) && !self.all_written.load(Ordering::Relaxed));
+        self.map(at >> 3).store(0, Ordering::Relaxed);
+        self.map((at >> 3) + 1).store(0, Ordering::Relaxed);
+    }
+
     /// Claims the region for a launch. False if another one has it.
     pub(crate) fn claim(&self, launch: u64) -> bool {
         match self
             .owner
             .compare_exchange(0, launch, Ordering::Acquire, Ordering::Relaxed)
         {
-            Ok(_) => true,
+            Ok(_) => {
+                self.forget_published();
+                true
+            }
             Err(owner) => owner == launch,
         }
     }
@@ -117,6 +230,15 @@ impl Region {
         let _ = self
             .owner
             .compare_exchange(launch, 0, Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+/// Lets the others in again.
+pub(crate) struct Guard<'a>(&'a AtomicBool);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

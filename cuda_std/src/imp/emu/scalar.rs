@@ -48,7 +48,28 @@ scalars! {
 }
 
 /// Elements of four bytes.
-pub trait WordScalar: Scalar {}
+pub trait WordScalar: Scalar {
+    /// Four neighbours.
+    ///
+    /// # Safety
+    ///
+    /// - As for `load`, of four elements.
+    #[inline(always)]
+    unsafe fn load4(ptr: *mut u8) -> [Self; 4] {
+        // SAFETY: the caller's promise.
+        std::array::from_fn(|k| unsafe { Self::load(ptr.add(k * 4)) })
+    }
+    /// # Safety
+    ///
+    /// - As for `load4`.
+    #[inline(always)]
+    unsafe fn store4(values: [Self; 4], ptr: *mut u8) {
+        for (k, value) in values.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { value.store(ptr.add(k * 4)) };
+        }
+    }
+}
 impl WordScalar for i32 {}
 impl WordScalar for u32 {}
 impl WordScalar for f32 {}

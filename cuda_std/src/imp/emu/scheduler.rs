@@ -6,6 +6,7 @@ use super::collective::{self, Arrival, bits};
 use super::context::{Block, Pause, Thread, Wait, Warp, set_current};
 use super::error::{ErrorKind, Fault, Site};
 use super::launch::{Launch, Random, count};
+use super::order;
 use super::region::Regions;
 use super::shared::Arena;
 use super::stack::{self, ThreadStack};
@@ -318,11 +319,13 @@ impl Block {
             thread.wave.set(pointer.cast());
             thread.wait.set(None);
             thread.polls.set(0);
+            thread.copies.reset();
         }
         block.live.set(threads as u32);
         block.ready_warps.set(0);
         block.barriers.reset(block.warps.len());
         block.arena.reset(wave.launch.config.dynamic_shared);
+        order::reset(&block);
         for warp in &block.warps {
             warp.done.set(0);
             warp.arrived.set(0);
@@ -350,6 +353,7 @@ impl Block {
             arena: Arena::new(),
             floors: Default::default(),
             acquired: Cell::new(false),
+            fenced: Cell::new(false),
         })
     }
 
@@ -389,6 +393,7 @@ impl Thread {
             wait: Cell::new(None),
             polls: Cell::new(0),
             result: Cell::new(0),
+            copies: Default::default(),
             order: Default::default(),
         }
     }

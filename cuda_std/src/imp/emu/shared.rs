@@ -1,8 +1,9 @@
 //! Shared memory: an arena a block.
 
-use super::access::{Kind, check};
+use super::access::{Access, Kind};
 use super::context::{Thread, current};
 use super::error::ErrorKind;
+use super::order::Ordering;
 use super::region::Region;
 use super::scalar::{AtomicScalar, Scalar, WordScalar};
 use std::cell::{Cell, RefCell};
@@ -37,10 +38,26 @@ impl Arena {
 
     /// Unwritten, with so much dynamic shared memory.
     pub(crate) fn reset(&self, dynamic: usize) {
-        self.region.poison();
+        let before = self.used.get();
+        self.region.poison(before);
+        // SAFETY: the arena's block has ended.
+        unsafe { self.region.forget_accesses(before) };
         self.dynamic.set(dynamic);
         self.used.set(dynamic.next_multiple_of(16));
         self.arrays.borrow_mut().clear();
+    }
+
+    /// Names a place in it.
+    pub(crate) fn describe(&self, region: &Region, at: usize) -> Option<String> {
+        if !std::ptr::eq(region, &self.region) {
+            return None;
+        }
+        let arrays = self.arrays.borrow();
+        let holds = |array: &&Array| (array.start..array.start + array.bytes).contains(&at);
+        Some(match arrays.iter().find(holds) {
+            Some(array) => format!("byte {} of shared array {}", at - array.start, array.name),
+            None => format!("byte {at} of dynamic shared memory"),
+        })
     }
 
     fn array(&self, name: &'static str, bytes: usize) -> Result<usize, String> {
@@ -116,39 +133,73 @@ impl SharedView {
         }
     }
 
-    /// Checks an access of `count` elements from `i` on; where they lie.
-    #[inline]
-    fn access<T: Scalar>(
+    /// Checks an access of `count` elements from `i` on, and does it.
+    #[inline(always)]
+    fn access<T: Scalar, R>(
         self,
         i: usize,
         count: usize,
-        kind: Kind,
-        reads: bool,
-        location: &'static Location<'static>,
-    ) -> (&'static Thread, *mut u8) {
+        access: Access,
+        operate: impl FnOnce(*mut u8) -> R,
+    ) -> R {
         let thread = current();
         let len = self.bytes / size_of::<T>();
         if i >= len || count > len - i {
-            let message = format!(
-                "index {} of a shared view of {len} elements",
-                i.wrapping_add(count - 1) as isize
-            );
-            thread.report(ErrorKind::OutOfBounds, message, kind.action(), location);
+            outside(thread, i.wrapping_add(count - 1), len, access);
         }
         let at = self.start + i * size_of::<T>();
-        let region = &thread.block().arena.region;
-        thread.step(location);
-        check(
+        thread.step(access.location);
+        access.run(
             thread,
-            region,
+            &thread.block().arena.region,
             at,
             count * size_of::<T>(),
-            kind,
-            reads,
-            location,
-        );
-        (thread, region.base().wrapping_add(at))
+            operate,
+        )
     }
+}
+
+impl SharedView {
+    /// The target of an asynchronous copy of 16 bytes to byte `byte` on: written, but not to be read before
+    /// [`end_copy16`](Self::end_copy16).
+    pub(crate) fn begin_copy16(self, byte: usize, location: &'static Location<'static>) -> Self {
+        let thread = current();
+        if byte.checked_add(16).is_none_or(|end| end > self.bytes) {
+            let message = format!(
+                "16 bytes at byte {} of a shared view of {}",
+                byte as isize, self.bytes
+            );
+            thread.report(ErrorKind::OutOfBounds, message, "copied", location);
+        }
+        let to = Self {
+            start: self.start + byte,
+            bytes: 16,
+        };
+        let region = &thread.block().arena.region;
+        to.access::<u32, ()>(0, 4, Access::plain(Kind::Write, location), |_| {
+            region.set_unwritten16(to.start)
+        });
+        to
+    }
+
+    /// The copy has arrived.
+    pub(crate) fn end_copy16(self, words: [u32; 4], location: &'static Location<'static>) {
+        // SAFETY: `access` has checked it.
+        self.access::<u32, ()>(0, 4, Access::plain(Kind::Write, location), |ptr| unsafe {
+            u32::store4(words, ptr)
+        });
+    }
+}
+
+#[cold]
+fn outside(thread: &Thread, i: usize, len: usize, access: Access) -> ! {
+    let message = format!("index {} of a shared view of {len} elements", i as isize);
+    thread.report(
+        ErrorKind::OutOfBounds,
+        message,
+        access.kind.action(),
+        access.location,
+    )
 }
 
 /// The launch's dynamic shared memory.
@@ -166,9 +217,13 @@ pub(crate) fn dynamic_shared() -> SharedView {
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn ld<T: Scalar>(view: SharedView, i: usize) -> T {
-    let (_, ptr) = view.access::<T>(i, 1, Kind::Read, true, Location::caller());
     // SAFETY: `access` has checked it.
-    unsafe { T::load(ptr) }
+    view.access::<T, T>(
+        i,
+        1,
+        Access::plain(Kind::Read, Location::caller()),
+        |ptr| unsafe { T::load(ptr) },
+    )
 }
 
 #[inline]
@@ -190,27 +245,56 @@ pub(crate) unsafe fn ld_if<T: Scalar>(
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn st<T: Scalar>(view: SharedView, i: usize, value: T) {
-    let (_, ptr) = view.access::<T>(i, 1, Kind::Write, false, Location::caller());
     // SAFETY: `access` has checked it.
-    unsafe { value.store(ptr) };
+    view.access::<T, ()>(
+        i,
+        1,
+        Access::plain(Kind::Write, Location::caller()),
+        |ptr| unsafe { value.store(ptr) },
+    );
 }
 
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn ld4<T: WordScalar>(view: SharedView, i: usize) -> [T; 4] {
-    let (_, ptr) = view.access::<T>(i, 4, Kind::Read, true, Location::caller());
     // SAFETY: `access` has checked it.
-    std::array::from_fn(|k| unsafe { T::load(ptr.add(k * 4)) })
+    view.access::<T, [T; 4]>(
+        i,
+        4,
+        Access::plain(Kind::Read, Location::caller()),
+        |ptr| unsafe { T::load4(ptr) },
+    )
 }
 
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn st4<T: WordScalar>(view: SharedView, i: usize, value: [T; 4]) {
-    let (_, ptr) = view.access::<T>(i, 4, Kind::Write, false, Location::caller());
-    for (k, value) in value.into_iter().enumerate() {
-        // SAFETY: `access` has checked it.
-        unsafe { value.store(ptr.add(k * 4)) };
+    // SAFETY: `access` has checked it.
+    view.access::<T, ()>(
+        i,
+        4,
+        Access::plain(Kind::Write, Location::caller()),
+        |ptr| unsafe { T::store4(value, ptr) },
+    );
+}
+
+/// Puts `next` of the old value there; the old value.
+#[inline]
+#[track_caller]
+fn update<T: AtomicScalar>(view: SharedView, i: usize, next: impl Fn(T) -> T) -> T {
+    let location = Location::caller();
+    let access = Access {
+        kind: Kind::AtomicWrite,
+        reads: true,
+        ordering: Ordering::RELAXED,
+        location,
+    };
+    // SAFETY: `access` has checked it.
+    let old = view.access::<T, T>(i, 1, access, |ptr| unsafe { T::update(ptr, &next) });
+    if next(old) == old {
+        current().poll("updates what it finds, in vain", location);
     }
+    old
 }
 
 macro_rules! updates {
@@ -218,9 +302,7 @@ macro_rules! updates {
         #[inline]
         #[track_caller]
         pub(crate) unsafe fn $name<T: AtomicScalar>(view: SharedView, i: usize, $value: T) -> T {
-            let (_, ptr) = view.access::<T>(i, 1, Kind::AtomicWrite, true, Location::caller());
-            // SAFETY: `access` has checked it.
-            unsafe { T::update(ptr, |$old| $next) }
+            update(view, i, |$old: T| $next)
         }
     )* };
 }
@@ -242,12 +324,5 @@ pub(crate) unsafe fn atomic_cas<T: AtomicScalar>(
     expected: T,
     value: T,
 ) -> T {
-    let location = Location::caller();
-    let (thread, ptr) = view.access::<T>(i, 1, Kind::AtomicWrite, true, location);
-    // SAFETY: `access` has checked it.
-    let old = unsafe { T::update(ptr, |old| if old == expected { value } else { old }) };
-    if old != expected {
-        thread.poll("polls by atomic_cas", location);
-    }
-    old
+    update(view, i, |old| if old == expected { value } else { old })
 }

@@ -24,7 +24,7 @@ pub(crate) fn sync_warp(mask: u32) {
         (),
         Location::caller(),
         |thread, lanes, outputs| {
-            order::meet_lanes(thread.block(), thread.warp(), lanes.mask());
+            order::meet_lanes(thread, lanes.mask());
             outputs.fill(());
         },
     )

@@ -6,7 +6,9 @@ use core::arch::asm;
 pub(crate) fn pack(low: f32, high: f32) -> u32 {
     let pair: u32;
     // SAFETY: arithmetic.
-    unsafe { asm!("cvt.rn.bf16x2.f32 {0}, {1}, {2};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack)) }
+    unsafe {
+        asm!("cvt.rn.bf16x2.f32 {0}, {1}, {2};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
+    }
     pair
 }
 
@@ -26,6 +28,8 @@ pub(crate) fn add(a: u32, b: u32) -> u32 {
 pub(crate) fn max(a: u32, b: u32) -> u32 {
     let pair: u32;
     // SAFETY: arithmetic.
-    unsafe { asm!("max.bf16x2 {0}, {1}, {2};", out(reg32) pair, in(reg32) a, in(reg32) b, options(pure, nomem, nostack)) }
+    unsafe {
+        asm!("max.bf16x2 {0}, {1}, {2};", out(reg32) pair, in(reg32) a, in(reg32) b, options(pure, nomem, nostack))
+    }
     pair
 }

@@ -8,9 +8,19 @@ use core::arch::asm;
 ///
 /// - The contract of the views' accesses, for 16 bytes; of `from` only if `condition`.
 #[inline(always)]
-pub(crate) unsafe fn copy16<T>(to: SharedView, i: usize, from: GlobalView, j: usize, condition: bool) {
-    let to = to.addr().wrapping_add((i as u32).wrapping_mul(size_of::<T>() as u32));
-    let from = from.addr().wrapping_add((j as u64).wrapping_mul(size_of::<T>() as u64));
+pub(crate) unsafe fn copy16<T>(
+    to: SharedView,
+    i: usize,
+    from: GlobalView,
+    j: usize,
+    condition: bool,
+) {
+    let to = to
+        .addr()
+        .wrapping_add((i as u32).wrapping_mul(size_of::<T>() as u32));
+    let from = from
+        .addr()
+        .wrapping_add((j as u64).wrapping_mul(size_of::<T>() as u64));
     // SAFETY: the caller keeps the contract; with a source size of 0 nothing is read.
     unsafe {
         asm!("cp.async.cg.shared.global [{0}], [{1}], 16, {2};", in(reg32) to, in(reg64) from,

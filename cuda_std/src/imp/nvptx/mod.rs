@@ -5,9 +5,13 @@
 //!    kernel decides which loads are in flight together.
 //! 3. Everything is `inline(always)`: the device crate is compiled without a link step, a call would stay undefined.
 
+pub(crate) mod bf16x2;
 pub(crate) mod collective;
+pub(crate) mod cp_async;
 pub(crate) mod global;
 pub(crate) mod macros;
+pub(crate) mod math;
+pub(crate) mod mma;
 pub(crate) mod scalar;
 pub(crate) mod shared;
 
