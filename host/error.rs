@@ -114,6 +114,11 @@ pub enum Error {
         hint: &'static str,
     },
 
+    /// The emulator found a fault in a kernel: a bug of this library.
+    #[cfg(feature = "emulator")]
+    #[error(transparent)]
+    Emulator(#[from] Box<crate::emulator::EmuError>),
+
     /// The CUDA driver is missing, does not take this build's kernels, or failed a call.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
@@ -132,6 +137,8 @@ impl Error {
             | Error::State { argument, .. } => Some(argument),
             Error::OutOfMemory { argument, .. } => Some(argument),
             Error::Head(_) => None,
+            #[cfg(feature = "emulator")]
+            Error::Emulator(_) => None,
             #[cfg(feature = "cuda")]
             Error::Driver(_) => None,
         }

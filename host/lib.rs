@@ -27,6 +27,8 @@ mod error;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod driver;
+#[cfg(feature = "emulator")]
+pub mod emulator;
 #[cfg(feature = "cuda")]
 pub mod interop;
 #[cfg(feature = "cuda")]

@@ -1,6 +1,7 @@
 //! The kernels as the host launches them: one table that the emulator, the CUDA backend and the tests over the PTX read.
 
 use crate::suffix::{ingest, observe, propose, reset};
+use crate::xpress::{argmax, hidden, latent, readout, topc};
 use cuda_std::Kernel;
 
 /// All kernels of this crate.
@@ -12,4 +13,24 @@ pub const KERNELS: &[Kernel] = &[
     observe::SUFFIX_OBSERVE,
     reset::SUFFIX_ADD_REQUEST,
     reset::SUFFIX_RESET,
+    hidden::XPRESS_MEAN,
+    hidden::XPRESS_PROJECT_32,
+    hidden::XPRESS_PROJECT_64,
+    hidden::XPRESS_COMBINE_32,
+    hidden::XPRESS_COMBINE_64,
+    argmax::XPRESS_START,
+    latent::XPRESS_MIX,
+    latent::XPRESS_GATE_UP_32,
+    latent::XPRESS_GATE_UP_64,
+    latent::XPRESS_DOWN_32,
+    latent::XPRESS_DOWN_64,
+    readout::XPRESS_READOUT_16,
+    readout::XPRESS_READOUT_32,
+    readout::XPRESS_READOUT_64,
+    readout::XPRESS_READOUT_128,
+    topc::XPRESS_MAXIMA,
+    topc::XPRESS_SELECT,
+    topc::XPRESS_SCORE,
+    argmax::XPRESS_ADD_ARGMAX,
+    argmax::XPRESS_TOPC_ARGMAX,
 ];

@@ -9,3 +9,4 @@ mod macros;
 
 pub mod abi;
 pub mod suffix;
+pub mod xpress;

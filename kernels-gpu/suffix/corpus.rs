@@ -138,11 +138,11 @@ impl<const K8: bool> Context<K8> {
         let group = bucket(select(is_four, four, pair), corpus.num_buckets);
         let group = u64::from(group) + select(is_four, 0, u64::from(corpus.num_buckets));
         let slot = u64::from(BUCKET_SLOTS) * group + u64::from(self.lane % BUCKET_SLOTS);
-        let looks = (self.lane < CANDIDATES as u32) & (self.n >= key_len);
-        // SAFETY: a bucket is below `num_buckets`.
-        let entry = unsafe { corpus.table.ld_nc_if(slot, looks, -1) };
+        // SAFETY: a bucket is below `num_buckets`, whatever the tokens; lanes from 16 on read what others do.
+        let entry = unsafe { corpus.table.ld_nc(slot) };
         let place = entry as u32;
-        let alive = (entry >= 0) & (place < corpus.len);
+        let asks = (self.lane < CANDIDATES as u32) & (self.n >= key_len);
+        let alive = asks & (entry >= 0) & (place < corpus.len);
         if !warp::vote_any(alive) {
             return Draft::NONE;
         }

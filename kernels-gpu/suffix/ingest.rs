@@ -123,7 +123,7 @@ kernels! {
     /// - The grid is [`copy_grid`]'s, or any with `num_docs` in y; a block has [`COPY_THREADS`] threads.
     /// - The first launch wrote `plan`, and rows and lengths have not changed since.
     /// - All pointers are valid for the lengths that [`CopyArgs`] gives, and nothing else writes there during the launch.
-    kernel suffix_ingest_copy(threads = COPY_THREADS, min_blocks = 8) = copy;
+    kernel suffix_ingest_copy(threads = COPY_THREADS, min_blocks = 6) = copy;
 }
 
 /// What the first launch says about a document. 32 bytes in `plan`.
@@ -283,9 +283,8 @@ unsafe fn place_all(args: &PlaceArgs, head: u32, doc_seq: u32, lane: u32) {
             let mut first = 0; // lanes below are placed
             let mut before = 0; // their words
             loop {
-                let over = warp::ballot(
-                    known & (lane >= first) & (head + (sum - before) > args.corpus_len),
-                );
+                let place = head.wrapping_add(sum.wrapping_sub(before)); // of lanes to do
+                let over = warp::ballot(known & (lane >= first) & (place > args.corpus_len));
                 let stop = over.trailing_zeros(); // 32 for none
                 if (lane >= first) & (lane < stop) {
                     record.offset = head + (sum - size - before);

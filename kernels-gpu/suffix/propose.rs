@@ -197,6 +197,26 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
     let request = unsafe { Request::load(&args, b) };
     let Request { slot, row, n, .. } = request;
 
+    // The last warp's loads go out before anything is computed.
+    let is_scanner = warp < WARPS;
+    let looks_up = !is_scanner & (part == 0) & (n >= 2) & (args.corpus_len > 0);
+    // SAFETY: the row; the whole warp is here. The slot is checked.
+    let (context, filler) = unsafe {
+        let context = Context::load(
+            row,
+            n,
+            looks_up,
+            args.max_depth,
+            args.num_draft_tokens,
+            lane,
+        );
+        let last_sampled = Global::new(args.last_sampled, args.max_num_reqs);
+        (
+            context,
+            last_sampled.ld_nc_if(slot, !is_scanner & request.is_known, -1),
+        )
+    };
+
     let layout = Layout::new(row.addr(), n);
     let units = layout.units();
     let worth = 31 - (units >> args.log2_min_units | 1).leading_zeros();
@@ -205,10 +225,8 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
     if part >= parts {
         return;
     }
-
-    let mut filler = -1;
     let mut corpus_draft = Draft::NONE;
-    if warp < WARPS {
+    if is_scanner {
         let per_part = (units + parts - 1) >> log2_parts;
         let first = part * per_part;
         let share = Share {
@@ -222,39 +240,21 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
             // SAFETY: one word a warp.
             unsafe { bests.st(warp, u64::from(best.len) << 32 | u64::from(best.end)) };
         }
-    } else {
-        let looks_up = (part == 0) & (n >= 2) & (args.corpus_len > 0);
-        // SAFETY: the row; the whole warp is here.
-        let context = unsafe {
-            Context::load(
-                row,
-                n,
-                looks_up,
-                args.max_depth,
-                args.num_draft_tokens,
-                lane,
-            )
+    } else if looks_up {
+        let corpus = Corpus {
+            words: Global::new(args.corpus, args.corpus_len),
+            len: args.corpus_len,
+            table: Global::new(
+                args.table,
+                2 * u64::from(BUCKET_SLOTS) * u64::from(args.num_buckets),
+            ),
+            num_buckets: args.num_buckets,
         };
-        // SAFETY: the slot is checked.
-        filler = unsafe {
-            Global::new(args.last_sampled, args.max_num_reqs).ld_nc_if(slot, request.is_known, -1)
-        };
-        if looks_up {
-            let corpus = Corpus {
-                words: Global::new(args.corpus, args.corpus_len),
-                len: args.corpus_len,
-                table: Global::new(
-                    args.table,
-                    2 * u64::from(BUCKET_SLOTS) * u64::from(args.num_buckets),
-                ),
-                num_buckets: args.num_buckets,
-            };
-            // SAFETY: the whole corpus; the windows are this warp's; the whole warp is here.
-            corpus_draft = unsafe { context.draft(corpus, windows) };
-        }
+        // SAFETY: the whole corpus; the windows are this warp's; the whole warp is here.
+        corpus_draft = unsafe { context.draft(corpus, windows) };
     }
     thread::sync_threads();
-    if warp < WARPS {
+    if is_scanner {
         return;
     }
 

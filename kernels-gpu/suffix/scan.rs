@@ -97,13 +97,6 @@ impl Layout {
     pub(super) fn units(self) -> u32 {
         ((self.vectors + UNIT_VECTORS - 1) / UNIT_VECTORS) as u32
     }
-
-    /// The candidate that is the first word of a lane's first vector in a unit.
-    #[inline(always)]
-    fn start(self, unit: u32, lane: i32) -> i32 {
-        let vector = (self.vectors - UNIT_VECTORS * (unit as i32 + 1)).max(0);
-        self.head + 4 * (vector + lane)
-    }
 }
 
 /// The work of one warp: units `first..last` in steps of [`WARPS`], and perhaps the words beside whole vectors.
@@ -130,17 +123,23 @@ pub(super) unsafe fn scan<const SHALLOW: bool>(
     lane: u32,
 ) -> Match {
     let mut best = Match::NONE;
-    let mut unit = share.first;
-    let any = unit < share.last;
-    if !(any | share.edges) {
+    let units = (share.last.saturating_sub(share.first) + WARPS - 1) / WARPS;
+    if (units == 0) & !share.edges {
         return best;
     }
     let (n, l) = (n as i32, lane as i32);
-    let mut start = layout.start(unit, l);
+    let mut walk = Walk {
+        row,
+        lane: l,
+        head: layout.head,
+        first: layout.head + 4 * (layout.vectors - UNIT_VECTORS * (share.first as i32 + 1)),
+        units,
+    };
+    let start = walk.start();
     let mut words: Unit = [[0; 4]; 4];
     // SAFETY: vectors are clamped to whole ones, of which there is one if there is a unit; all else is guarded.
     let (suffix, edge, edge_at) = unsafe {
-        if any {
+        if units > 0 {
             let last = layout.head + 4 * (layout.vectors - 1);
             each!(I in 0 1 2 3 { words[I] = row.ld4_nc((start + 128 * I as i32).min(last)); });
         }
@@ -179,25 +178,19 @@ pub(super) unsafe fn scan<const SHALLOW: bool>(
             each!(K in 0 1 2 3 { words[I][K] = select(beyond, !newest, words[I][K]); });
         });
     }
-    if any {
+    if units > 0 {
+        // Two units in turn: while one is looked at, the other is on its way.
+        let mut others: Unit = [[0; 4]; 4];
         loop {
-            let next = unit + WARPS;
-            let more = next < share.last;
-            let next_start = layout.start(next, l);
-            let mut ahead: Unit = [[0; 4]; 4];
-            if more {
-                let at = next_start as isize;
-                // SAFETY: a second unit of a warp is a whole one.
-                unsafe { each!(I in 0 1 2 3 { ahead[I] = row.ld4_nc(at + 128 * I as isize); }) };
+            // SAFETY: the first unit's words, then the second's.
+            unsafe {
+                if !walk.step(&suffix, newest, &words, &mut others, &mut best) {
+                    break;
+                }
+                if !walk.step(&suffix, newest, &others, &mut words, &mut best) {
+                    break;
+                }
             }
-            if warp::vote_any(has(&words, newest)) {
-                // SAFETY: `words` are the row's from `start` on.
-                unsafe { suffix.hits(&words, start, newest, &mut best) };
-            }
-            if !more | (best.len == max_depth) {
-                break;
-            }
-            (unit, start, words) = (next, next_start, ahead);
         }
     }
     if warp::vote_any(edge) {
@@ -206,6 +199,57 @@ pub(super) unsafe fn scan<const SHALLOW: bool>(
         best.improve_by_lanes(len, edge_at as u32 + 1);
     }
     best
+}
+
+/// A warp on its way from its newest unit to its oldest.
+#[derive(Clone, Copy)]
+struct Walk {
+    row: Global<i32>,
+    lane: i32,
+    /// Words before the first whole vector.
+    head: i32,
+    /// First candidate of the unit; below `head` where the oldest unit is not a whole one.
+    first: i32,
+    /// Units to do, this one among them.
+    units: u32,
+}
+
+impl Walk {
+    /// The lane's first candidate in the unit, which is moved up to a whole one.
+    #[inline(always)]
+    fn start(self) -> i32 {
+        self.first.max(self.head) + 4 * self.lane
+    }
+
+    /// Asks for the words of the next unit, looks at those of this one, and goes on. Whether there is more to do.
+    ///
+    /// # Safety
+    ///
+    /// - `words` are this unit's.
+    #[inline(always)]
+    unsafe fn step<const SHALLOW: bool>(
+        &mut self,
+        suffix: &Suffix<SHALLOW>,
+        newest: i32,
+        words: &Unit,
+        ahead: &mut Unit,
+        best: &mut Match,
+    ) -> bool {
+        let start = self.start();
+        self.first -= 4 * UNIT_VECTORS * WARPS as i32;
+        self.units -= 1;
+        let more = self.units > 0;
+        if more {
+            let at = self.start() as isize;
+            // SAFETY: a second unit of a warp is a whole one.
+            unsafe { each!(I in 0 1 2 3 { ahead[I] = self.row.ld4_nc(at + 128 * I as isize); }) };
+        }
+        if warp::vote_any(has(words, newest)) {
+            // SAFETY: `words` are the row's from `start` on.
+            unsafe { suffix.hits(words, start, newest, best) };
+        }
+        more & (best.len != suffix.max_depth)
+    }
 }
 
 #[inline(always)]

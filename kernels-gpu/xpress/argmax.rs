@@ -16,162 +16,234 @@
 
 use super::MAX_PASSES;
 use super::row::{NOTHING, Row, Rows, largest};
-use super::winner::{Best, Tokens, block_max, first_of, index_of, offer};
+use super::winner::{Best, Tokens, begin_block, block_max, first_of, index_of, offer, warp_max};
+use core::ptr::null_mut;
 use cuda_std::shared::shared_array;
 use cuda_std::thread::{block_idx_x, thread_idx_x};
-use cuda_std::{Global, at_least_one, bf16, bf16x2, kernel, pdl};
+use cuda_std::{Global, at_least_one, bf16, bf16x2, pdl};
 
-/// Threads of [`start`] and [`add_argmax`].
+/// Threads of [`xpress_start`] and [`xpress_add_argmax`].
 pub const THREADS: u32 = 256;
-/// Threads of [`topc_argmax`]: a warp a row.
-pub const TOPC_THREADS: u32 = 128;
-/// Elements that a block of [`start`] or [`add_argmax`] reads a round; `part` is a multiple of it.
+/// Rows of a block of [`xpress_topc_argmax`], a warp each.
+pub const TOPC_ROWS: u32 = 4;
+/// Logits that a block of [`xpress_start`] or [`xpress_add_argmax`] reads a round.
 pub const ROUND: u32 = THREADS * 8 * UNROLL;
 /// Vectors that a thread has in flight.
 const UNROLL: u32 = 4;
 
-/// Begins a draft step: `blocks[n] = [anchor, seeds or argmax of the base logits …]`, `drafts` the same without anchors. Clears
-/// the passes' flags.
-///
-/// Grid: `rows * parts` blocks, part by part of each row; `parts = ceil(V / part)` covers a row, 1 with seeds.
-///
+kernels! {
+    /// The arguments of [`xpress_start`].
+    struct StartArgs {
+        /// Base logits of the first row; not read with seeds.
+        base: *const bf16,
+        /// Elements from one request's rows to the next's.
+        request_stride: u64,
+        /// Elements from one row of a request to the next.
+        slot_stride: u64,
+        /// `[N]`
+        anchors: *const i64,
+        /// `[rows]`, or null for the argmax.
+        seeds: *const i64,
+        /// `[N, slots + 1]`, written.
+        blocks: *mut i64,
+        /// `[rows]`, written: the draft slots alone.
+        drafts: *mut i64,
+        /// `[MAX_PASSES]`, cleared.
+        changed: *mut u32,
+        /// `[rows]`, all zero.
+        keys: *mut u64,
+        /// `[rows]`, all zero.
+        arrived: *mut u32,
+        /// N * slots.
+        rows: u32,
+        /// Draft slots of a request.
+        slots: u32,
+        /// Logits in a row.
+        width: u32,
+        /// Blocks that share a row; 1 with seeds.
+        parts: u32,
+        /// Logits that each of them takes, a multiple of [`ROUND`]; the last takes what is left.
+        part: u32,
+    }
+
+    /// Begins a draft step: `blocks[n] = [anchor, seeds or argmax of the base logits …]`, `drafts` the same without
+    /// anchors. Clears the passes' flags.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is `rows * parts` blocks.
+    /// - All pointers are valid for the lengths that [`StartArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_start(threads = THREADS) = start;
+}
+
+kernels! {
+    /// The arguments of [`xpress_add_argmax`].
+    struct AddArgs {
+        /// Base logits of the first row.
+        base: *const bf16,
+        /// Elements from one request's rows to the next's.
+        base_request_stride: u64,
+        /// Elements from one row of a request to the next.
+        base_slot_stride: u64,
+        /// What is added to them.
+        bias: *const bf16,
+        /// As of the base logits.
+        bias_request_stride: u64,
+        /// As of the base logits.
+        bias_slot_stride: u64,
+        /// `[N, slots + 1]`, slots 1.. written.
+        blocks: *mut i64,
+        /// `[rows]`, all zero.
+        keys: *mut u64,
+        /// `[rows]`, all zero.
+        arrived: *mut u32,
+        /// N * slots.
+        rows: u32,
+        /// Draft slots of a request.
+        slots: u32,
+        /// Logits in a row.
+        width: u32,
+        /// Blocks that share a row.
+        parts: u32,
+        /// Logits that each of them takes, a multiple of [`ROUND`]; the last takes what is left.
+        part: u32,
+    }
+
+    /// `blocks[n, 1 + b] = argmax over v of bf16(base[n, b, v] + bias[n, b, v])`; lowest index on ties, NaN never wins, 0
+    /// if all are -inf.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is `rows * parts` blocks.
+    /// - All pointers are valid for the lengths that [`AddArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_add_argmax(threads = THREADS) = add_argmax;
+}
+
+kernels! {
+    /// The arguments of [`xpress_topc_argmax`].
+    struct TopcArgs {
+        /// Base logits of the first row's candidates.
+        base: *const bf16,
+        /// Elements from one request's rows to the next's.
+        base_request_stride: u64,
+        /// Elements from one row of a request to the next.
+        base_slot_stride: u64,
+        /// What is added to them.
+        bias: *const bf16,
+        /// As of the base logits.
+        bias_request_stride: u64,
+        /// As of the base logits.
+        bias_slot_stride: u64,
+        /// `[rows, width]`: the candidates' ids.
+        candidates: *const i64,
+        /// `[N, slots + 1]`, slots 1.. written.
+        blocks: *mut i64,
+        /// N * slots.
+        rows: u32,
+        /// Draft slots of a request.
+        slots: u32,
+        /// Candidates of a row, at least 1.
+        width: u32,
+    }
+
+    /// `blocks[n, 1 + b] = candidates[n, b, argmax over c of bf16(base[n, b, c] + bias[n, b, c])]`; the first maximum in the
+    /// candidates' order, NaN never wins, candidate 0 if all are -inf.
+    ///
+    /// # Safety
+    ///
+    /// - The grid has a block for every [`TOPC_ROWS`] rows.
+    /// - All pointers are valid for the lengths that [`TopcArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_topc_argmax(threads = 32 * TOPC_ROWS) = topc_argmax;
+}
+
 /// # Safety
-/// - `base` is valid for all rows: `width` elements at `request * request_stride + slot * slot_stride`. Not read with seeds.
-/// - `anchors` is valid for N elements, `seeds` is null or valid for `rows`.
-/// - `blocks` is valid for N * (slots + 1) elements, `drafts` for `rows`, `changed` for [`MAX_PASSES`].
-/// - `keys` and `arrived` are valid for `rows` elements, all zero, unless `parts` is 1.
-/// - `rows` is a multiple of `slots`.
-#[kernel(threads = THREADS)]
-pub unsafe fn xpress_start(
-    base: *const bf16,
-    request_stride: u64,
-    slot_stride: u64,
-    anchors: *const i64,
-    seeds: *const i64,
-    blocks: *mut i64,
-    drafts: *mut i64,
-    changed: *mut u32,
-    keys: *mut u64,
-    arrived: *mut u32,
-    rows: u32,
-    slots: u32,
-    width: u32,
-    parts: u32,
-    part: u32,
-) {
-    let block = block_idx_x();
-    let (row, index) = (block / at_least_one(parts), block % at_least_one(parts));
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn start(args: StartArgs) {
+    let StartArgs { rows, slots, width, .. } = args;
+    let (block, thread) = (block_idx_x(), thread_idx_x());
+    let parts = at_least_one(args.parts);
+    let (row, index) = (block / parts, block % parts);
+    let request = row / at_least_one(slots);
+    let is_first = (index == 0) & (thread == 0);
     pdl::launch_dependents();
     pdl::wait();
-    // SAFETY: the caller's contract.
+    // SAFETY: the kernel's contract.
     unsafe {
-        let thread = thread_idx_x();
-        if (index == 0) & (thread == 0) & (row % at_least_one(slots) == 0) {
-            let request = row / at_least_one(slots);
-            let anchor = Global::new(anchors, request + 1).ld(request);
-            let at = u64::from(request) * (u64::from(slots) + 1);
-            Global::new(blocks, at + 1).st(at, anchor);
+        if is_first & (row == request * slots) {
+            begin_block(args.anchors, args.blocks, request, slots);
         }
         if (block == 0) & (thread < MAX_PASSES) {
-            Global::new(changed, MAX_PASSES).st(thread, 0);
+            Global::new(args.changed, MAX_PASSES).st(thread, 0);
         }
-        let tokens = Tokens::new(blocks, drafts, core::ptr::null_mut(), rows, slots);
-        if !seeds.is_null() {
-            if (index == 0) & (thread == 0) {
-                tokens.write(row, Global::new(seeds, rows).ld(row));
+        let tokens = Tokens::new(args.blocks, args.drafts, null_mut(), rows, slots);
+        if !args.seeds.is_null() {
+            if is_first {
+                tokens.write(row, Global::new(args.seeds, rows).ld(row));
             }
             return;
         }
-        let base = Rows { first: base, request_stride, slot_stride, slots, width }.get(row);
-        let best = best_of_part::<false>(base, base, index, parts, part);
-        finish(best, keys, arrived, row, rows, parts, tokens);
+        let base = Rows {
+            first: args.base,
+            request_stride: args.request_stride,
+            slot_stride: args.slot_stride,
+            slots,
+            width,
+        };
+        let base = base.get(row);
+        let best = best_of_part::<false>(base, base, index, parts.get(), args.part);
+        finish(best, args.keys, args.arrived, row, rows, parts.get(), tokens);
     }
 }
 
-/// `blocks[n, 1 + b] = argmax over v of bf16(base[n, b, v] + bias[n, b, v])`; lowest index on ties, NaN never wins, 0 if all
-/// are -inf.
-///
-/// Grid: as [`xpress_start`].
-///
 /// # Safety
-/// - `base` and `bias` are valid for all rows: `width` elements at `request * request_stride + slot * slot_stride`.
-/// - `blocks` is valid for N * (slots + 1) elements.
-/// - `keys` and `arrived` are valid for `rows` elements, all zero, unless `parts` is 1.
-/// - `rows` is a multiple of `slots`.
-#[kernel(threads = THREADS)]
-pub unsafe fn xpress_add_argmax(
-    base: *const bf16,
-    base_request_stride: u64,
-    base_slot_stride: u64,
-    bias: *const bf16,
-    bias_request_stride: u64,
-    bias_slot_stride: u64,
-    blocks: *mut i64,
-    keys: *mut u64,
-    arrived: *mut u32,
-    rows: u32,
-    slots: u32,
-    width: u32,
-    parts: u32,
-    part: u32,
-) {
-    let block = block_idx_x();
-    let (row, index) = (block / at_least_one(parts), block % at_least_one(parts));
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn add_argmax(args: AddArgs) {
+    let AddArgs { rows, slots, width, .. } = args;
+    let parts = at_least_one(args.parts);
+    let (row, index) = (block_idx_x() / parts, block_idx_x() % parts);
+    let (request_stride, slot_stride) = (args.base_request_stride, args.base_slot_stride);
+    let base = Rows { first: args.base, request_stride, slot_stride, slots, width };
+    let (request_stride, slot_stride) = (args.bias_request_stride, args.bias_slot_stride);
+    let bias = Rows { first: args.bias, request_stride, slot_stride, slots, width };
     pdl::launch_dependents();
     pdl::wait();
-    let base =
-        Rows { first: base, request_stride: base_request_stride, slot_stride: base_slot_stride, slots, width }.get(row);
-    let bias =
-        Rows { first: bias, request_stride: bias_request_stride, slot_stride: bias_slot_stride, slots, width }.get(row);
-    // SAFETY: the caller's contract.
+    // SAFETY: the kernel's contract.
     unsafe {
-        let best = best_of_part::<true>(base, bias, index, parts, part);
-        let tokens = Tokens::new(blocks, core::ptr::null_mut(), core::ptr::null_mut(), rows, slots);
-        finish(best, keys, arrived, row, rows, parts, tokens);
+        let best = best_of_part::<true>(base.get(row), bias.get(row), index, parts.get(), args.part);
+        let tokens = Tokens::new(args.blocks, null_mut(), null_mut(), rows, slots);
+        finish(best, args.keys, args.arrived, row, rows, parts.get(), tokens);
     }
 }
 
-/// `blocks[n, 1 + b] = candidates[n, b, argmax over c of bf16(base[n, b, c] + bias[n, b, c])]`; the first maximum in the
-/// candidates' order, NaN never wins, candidate 0 if all are -inf.
-///
-/// Grid: four rows a block.
-///
 /// # Safety
-/// - `base` and `bias` are valid for all rows: `width` elements at `request * request_stride + slot * slot_stride`.
-/// - `candidates` is valid for `rows * width` elements, `blocks` for N * (slots + 1).
-/// - `rows` is a multiple of `slots`; `width` is not 0.
-#[kernel(threads = TOPC_THREADS)]
-pub unsafe fn xpress_topc_argmax(
-    base: *const bf16,
-    base_request_stride: u64,
-    base_slot_stride: u64,
-    bias: *const bf16,
-    bias_request_stride: u64,
-    bias_slot_stride: u64,
-    candidates: *const i64,
-    blocks: *mut i64,
-    rows: u32,
-    slots: u32,
-    width: u32,
-) {
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn topc_argmax(args: TopcArgs) {
+    let TopcArgs { rows, slots, width, .. } = args;
     let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
-    let row = block_idx_x() * (TOPC_THREADS / 32) + warp;
+    let row = block_idx_x() * TOPC_ROWS + warp;
+    let (request_stride, slot_stride) = (args.base_request_stride, args.base_slot_stride);
+    let base = Rows { first: args.base, request_stride, slot_stride, slots, width };
+    let (request_stride, slot_stride) = (args.bias_request_stride, args.bias_slot_stride);
+    let bias = Rows { first: args.bias, request_stride, slot_stride, slots, width };
     pdl::launch_dependents();
     pdl::wait();
     if row >= rows {
         return;
     }
-    let base =
-        Rows { first: base, request_stride: base_request_stride, slot_stride: base_slot_stride, slots, width }.get(row);
-    let bias =
-        Rows { first: bias, request_stride: bias_request_stride, slot_stride: bias_slot_stride, slots, width }.get(row);
-    // SAFETY: the caller's contract; the whole warp is here.
+    // SAFETY: the kernel's contract; the whole warp is here.
     unsafe {
-        let key = super::winner::warp_max(best_of::<true>(base, bias, lane, 32, base.count()).key());
+        let (base, bias) = (base.get(row), bias.get(row));
+        let key = warp_max(best_of::<true>(base, bias, lane, 32, base.count()).key());
         if lane == 0 {
             let at = u64::from(row) * u64::from(width) + u64::from(index_of(key));
-            let token = Global::new(candidates, at + 1).ld_nc(at);
-            Tokens::new(blocks, core::ptr::null_mut(), core::ptr::null_mut(), rows, slots).write(row, token);
+            let token = Global::new(args.candidates, u64::from(rows) * u64::from(width)).ld_nc(at);
+            Tokens::new(args.blocks, null_mut(), null_mut(), rows, slots).write(row, token);
         }
     }
 }
@@ -199,7 +271,7 @@ unsafe fn best_of<const ADD: bool>(base: Row, bias: Row, first: u32, step: u32, 
     let add = |a: [u32; 4], b: [u32; 4]| {
         let mut sums = a;
         if ADD {
-            unroll!(W in 0 1 2 3 => { sums[W] = bf16x2::add(a[W], b[W]) });
+            each!(W in 0 1 2 3 { sums[W] = bf16x2::add(a[W], b[W]) });
         }
         sums
     };
@@ -219,7 +291,7 @@ unsafe fn best_of<const ADD: bool>(base: Row, bias: Row, first: u32, step: u32, 
         while vector < end {
             let mut left = [[NOTHING; 4]; UNROLL as usize];
             let mut right = [[NOTHING; 4]; UNROLL as usize];
-            unroll!(I in 0 1 2 3 => {
+            each!(I in 0 1 2 3 {
                 let at = vector + I as u32 * step;
                 // SAFETY: as above.
                 unsafe {
@@ -229,7 +301,7 @@ unsafe fn best_of<const ADD: bool>(base: Row, bias: Row, first: u32, step: u32, 
                     }
                 }
             });
-            unroll!(I in 0 1 2 3 => { seen.offer(vector + I as u32 * step, add(left[I], right[I])) });
+            each!(I in 0 1 2 3 { seen.offer(vector + I as u32 * step, add(left[I], right[I])) });
             vector += UNROLL * step;
         }
         // The two vectors that may hold only part of the row.
@@ -274,7 +346,7 @@ impl Seen {
 unsafe fn finish(best: Best, keys: *mut u64, arrived: *mut u32, row: u32, rows: u32, parts: u32, tokens: Tokens) {
     // SAFETY: the caller's contract.
     unsafe {
-        let key = block_max::<{ THREADS / 32 }>(shared_array![XPRESS_ARGMAX_KEYS: [u64; (THREADS / 32) as usize]], best.key());
+        let key = block_max::<{ THREADS / 32 }>(shared_array![xpress_argmax_keys: [u64; (THREADS / 32) as usize]], best.key());
         if thread_idx_x() == 0
             && let Some(key) = offer(Global::new(keys, rows), Global::new(arrived, rows), row, parts, key)
         {

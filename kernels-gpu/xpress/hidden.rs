@@ -13,31 +13,141 @@
 
 use super::tile::{CHUNK, Operand, Sums, THREADS, for_pairs, own_row, place, product, side};
 use cuda_std::shared::{dynamic_shared_mem, shared_array};
-use cuda_std::thread::{block_idx_x, block_idx_y, block_idx_z, device_fence, sync_threads, thread_idx_x};
-use cuda_std::{Global, at_least_one, bf16, bf16x2, kernel, pdl};
+use cuda_std::thread::{block_idx_x, block_idx_y, block_idx_z, device_fence, grid_dim_x, grid_dim_y, sync_threads, thread_idx_x};
+use cuda_std::{Global, at_least_one, bf16, bf16x2, pdl};
 
 /// Threads of [`xpress_mean`], each of which takes eight values.
 pub const MEAN_THREADS: u32 = 64;
 
-/// The mean hidden state of each request's slots, `[N, D]`.
-///
-/// Grid: `N * ceil(D / (8 * MEAN_THREADS))` blocks.
-///
+kernels! {
+    /// The arguments of [`xpress_mean`].
+    struct MeanArgs {
+        /// `[N, B, D]`: rows of D values at multiples of 16 bytes.
+        hidden: *const bf16,
+        /// Elements from one request's rows to the next's.
+        request_stride: u64,
+        /// Elements from one row of a request to the next.
+        slot_stride: u64,
+        /// `[N, D]`, written; 16-byte aligned.
+        mean: *mut bf16,
+        /// N.
+        requests: u32,
+        /// B.
+        slots: u32,
+        /// D, a multiple of 8.
+        width: u32,
+        /// 1 / B.
+        reciprocal: f32,
+    }
+
+    /// The mean hidden state of each request's slots.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is [`mean_parts`] blocks a request.
+    /// - All pointers are valid for the lengths that [`MeanArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_mean(threads = MEAN_THREADS) = mean_of_slots;
+}
+
+/// Blocks of [`xpress_mean`] for a request.
+pub const fn mean_parts(width: u32) -> u32 {
+    width.div_ceil(8 * MEAN_THREADS)
+}
+
+kernels! {
+    /// The arguments of `xpress_project_*`.
+    struct ProjectArgs {
+        /// As in [`MeanArgs`].
+        hidden: *const bf16,
+        /// Elements from one request's rows to the next's.
+        request_stride: u64,
+        /// Elements from one row of a request to the next.
+        slot_stride: u64,
+        /// `[N, D]`, 16-byte aligned.
+        mean: *const bf16,
+        /// `[R, D]`, 16-byte aligned.
+        down_h: *const bf16,
+        /// `[R, D]`, 16-byte aligned.
+        down_g: *const bf16,
+        /// `[N * B + N, R]`, written: the slots' projections, then the means'. 4-byte aligned.
+        projected: *mut bf16,
+        /// `[tiles, splits, side, side]`, 16-byte aligned; unused by one split.
+        partial: *mut f32,
+        /// `[tiles]`, all zero; unused by one split.
+        arrived: *mut u32,
+        /// N.
+        requests: u32,
+        /// B.
+        slots: u32,
+        /// R, a multiple of 16.
+        rank: u32,
+        /// D, a multiple of 8.
+        width: u32,
+        /// Blocks that share the sum of a tile.
+        splits: u32,
+    }
+
+    /// `down_h` of each hidden state and `down_g` of each mean, in tiles of 32.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is [`project_tiles`] by `splits`; the shared memory is `ring_bytes`.
+    /// - All pointers are valid for the lengths that [`ProjectArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_project_32(threads = THREADS) = project::<1, 2>;
+
+    /// [`xpress_project_32`] in tiles of 64.
+    ///
+    /// # Safety
+    ///
+    /// - As for tiles of 32.
+    kernel xpress_project_64(threads = THREADS) = project::<2, 4>;
+}
+
+/// Tiles of `xpress_project_*`: of rows, the means' after the slots', and of columns.
+pub const fn project_tiles(requests: u32, slots: u32, rank: u32, side: u32) -> [u32; 2] {
+    [(requests * slots).div_ceil(side) + requests.div_ceil(side), rank.div_ceil(side)]
+}
+
+kernels! {
+    /// The arguments of `xpress_combine_*`.
+    struct CombineArgs {
+        /// `[N * B + N, R]`, 16-byte aligned.
+        projected: *const bf16,
+        /// `[R, 3 * R]`, 16-byte aligned.
+        in_proj: *const bf16,
+        /// `[N * B, R]`, written; 4-byte aligned.
+        xh: *mut bf16,
+        /// N.
+        requests: u32,
+        /// B.
+        slots: u32,
+        /// R, a multiple of 16.
+        rank: u32,
+    }
+
+    /// `in_proj[:, :2R]` of each slot's projection and its request's, in tiles of 32.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is the tiles of N * B rows by those of R columns; the shared memory is `ring_bytes`.
+    /// - All pointers are valid for the lengths that [`CombineArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_combine_32(threads = THREADS) = combine::<1, 2>;
+
+    /// [`xpress_combine_32`] in tiles of 64.
+    ///
+    /// # Safety
+    ///
+    /// - As for tiles of 32.
+    kernel xpress_combine_64(threads = THREADS) = combine::<2, 4>;
+}
+
 /// # Safety
-/// - `hidden` is valid for `width` elements at `request * request_stride + slot * slot_stride`, each a multiple of 16 bytes.
-/// - `mean` is valid for `requests * width` elements, 16-byte aligned; `width` is a multiple of 8.
-#[kernel(threads = MEAN_THREADS)]
-pub unsafe fn xpress_mean(
-    hidden: *const bf16,
-    request_stride: u64,
-    slot_stride: u64,
-    mean: *mut bf16,
-    requests: u32,
-    slots: u32,
-    width: u32,
-    reciprocal: f32,
-) {
-    let parts = at_least_one(width.div_ceil(8 * MEAN_THREADS));
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn mean_of_slots(args: MeanArgs) {
+    let MeanArgs { slots, width, .. } = args;
+    let parts = at_least_one(mean_parts(width));
     let (request, part) = (block_idx_x() / parts, block_idx_x() % parts);
     pdl::launch_dependents();
     pdl::wait();
@@ -45,19 +155,19 @@ pub unsafe fn xpress_mean(
     if column >= width {
         return;
     }
-    let start = u64::from(request) * request_stride + u64::from(column);
-    let hidden = Global::new(hidden, start + u64::from(slots - 1) * slot_stride + 8).cast::<u32>();
+    let start = u64::from(request) * args.request_stride + u64::from(column);
+    let hidden = Global::new(args.hidden, start + u64::from(slots - 1) * args.slot_stride + 8).cast::<u32>();
     let mut sums = [0.0f32; 8];
     let mut slot = 0;
     while slot < slots {
         let mut words = [[0; 4]; 4];
-        unroll!(I in 0 1 2 3 => {
-            let at = (start + u64::from(slot + I as u32) * slot_stride) / 2;
-            // SAFETY: the caller's contract.
+        each!(I in 0 1 2 3 {
+            let at = (start + u64::from(slot + I as u32) * args.slot_stride) / 2;
+            // SAFETY: the kernel's contract.
             words[I] = unsafe { hidden.ld4_nc_if(at, slot + (I as u32) < slots, 0) };
         });
-        unroll!(I in 0 1 2 3 => {
-            unroll!(W in 0 1 2 3 => {
+        each!(I in 0 1 2 3 {
+            each!(W in 0 1 2 3 {
                 sums[2 * W] += bf16x2::low(words[I][W]);
                 sums[2 * W + 1] += bf16x2::high(words[I][W]);
             });
@@ -65,160 +175,113 @@ pub unsafe fn xpress_mean(
         slot += 4;
     }
     let mut words = [0; 4];
-    unroll!(W in 0 1 2 3 => { words[W] = bf16x2::pack(sums[2 * W] * reciprocal, sums[2 * W + 1] * reciprocal) });
-    let mean = Global::new(mean, u64::from(requests) * u64::from(width)).cast::<u32>();
-    // SAFETY: the caller's contract; eight values a thread.
-    unsafe { mean.st4((u64::from(request) * u64::from(width) + u64::from(column)) / 2, words) };
+    each!(W in 0 1 2 3 {
+        words[W] = bf16x2::pack(sums[2 * W] * args.reciprocal, sums[2 * W + 1] * args.reciprocal);
+    });
+    let at = u64::from(request) * u64::from(width) + u64::from(column);
+    let mean = Global::new(args.mean, u64::from(args.requests) * u64::from(width)).cast::<u32>();
+    // SAFETY: the kernel's contract; eight values a thread.
+    unsafe { mean.st4(at / 2, words) };
 }
 
-macro_rules! projections {
-    ($project:ident, $combine:ident, $t:literal) => {
-        /// `down_h` of each hidden state and `down_g` of each mean: `[N * B + N, R]`.
-        ///
-        /// Grid: x the row tiles of the hidden states, then those of the means; y the column tiles; z `splits`.
-        /// Dynamic shared memory: `ring_bytes`.
-        ///
-        /// # Safety
-        /// - `hidden` is as for [`xpress_mean`]; `mean` is valid for `requests * width` elements, 16-byte aligned.
-        /// - `down_h` and `down_g` are valid for `rank * width` elements, 16-byte aligned.
-        /// - `projected` is valid for `(requests * slots + requests) * rank` elements, 4-byte aligned.
-        /// - `partial` is valid for `side² * splits` elements a tile, `arrived` for one a tile, all zero; unless `splits` is 1.
-        /// - `width` is a multiple of 8, `rank` of 16.
-        #[kernel(threads = THREADS)]
-        pub unsafe fn $project(
-            hidden: *const bf16,
-            request_stride: u64,
-            slot_stride: u64,
-            mean: *const bf16,
-            down_h: *const bf16,
-            down_g: *const bf16,
-            projected: *mut bf16,
-            partial: *mut f32,
-            arrived: *mut u32,
-            requests: u32,
-            slots: u32,
-            rank: u32,
-            width: u32,
-            splits: u32,
-        ) {
-            pdl::launch_dependents();
-            pdl::wait();
-            let side = side($t);
-            let rows = requests * slots;
-            let slot_tiles = rows.div_ceil(side);
-            let of_means = block_idx_x() >= slot_tiles;
-            let tile = if of_means { block_idx_x() - slot_tiles } else { block_idx_x() };
-            let (first_row, first_column) = (tile * side, block_idx_y() * side);
-            let total = u64::from(rows) + u64::from(requests);
-            let wide = u64::from(width);
+/// # Safety
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn project<const T: usize, const J: usize>(args: ProjectArgs) {
+    let ProjectArgs { requests, slots, rank, width, splits, .. } = args;
+    pdl::launch_dependents();
+    pdl::wait();
+    let (side, wide) = (side(T), u64::from(width));
+    let rows = requests * slots;
+    let slot_tiles = rows.div_ceil(side);
+    let of_means = block_idx_x() >= slot_tiles;
+    let first_row = (block_idx_x() - if of_means { slot_tiles } else { 0 }) * side;
+    let first_column = block_idx_y() * side;
 
-            let (states, end_row) = if of_means {
-                (Global::new(mean, u64::from(requests) * wide), requests)
-            } else {
-                let len = u64::from(requests - 1) * request_stride + u64::from(slots - 1) * slot_stride + wide;
-                (Global::new(hidden, len), rows)
-            };
-            let weights = Global::new(if of_means { down_g } else { down_h }, u64::from(rank) * wide);
-            let state = |i: usize, k: u32| {
-                let row = first_row + own_row(i);
-                let start = if of_means {
-                    u64::from(row) * wide
-                } else {
-                    let slots = at_least_one(slots);
-                    u64::from(row / slots) * request_stride + u64::from(row % slots) * slot_stride
-                };
-                ((row < end_row) & (k < width)).then_some(start + u64::from(k))
-            };
-            let weight = |i: usize, k: u32| {
-                let column = first_column + own_row(i);
-                ((column < rank) & (k < width)).then_some(u64::from(column) * wide + u64::from(k))
-            };
-            // Chunks of this split: all have the same number, but the last may have fewer.
-            let chunks = width.div_ceil(CHUNK);
-            let share = chunks.div_ceil(splits.max(1));
-            let first = (block_idx_z() * share).min(chunks);
-            let end = (first + share).min(chunks);
-
-            // SAFETY: the caller's contract.
-            unsafe {
-                let mut sums = product::<$t, { 2 * $t }>(
-                    dynamic_shared_mem(),
-                    first,
-                    end,
-                    &Operand { matrix: states, at: state },
-                    &Operand { matrix: weights, at: weight },
-                );
-                if splits > 1 {
-                    let tile = block_idx_x() * rank.div_ceil(side) + block_idx_y();
-                    let tiles = (slot_tiles + requests.div_ceil(side)) * rank.div_ceil(side);
-                    let size = side * side;
-                    let len = u64::from(tiles) * u64::from(splits) * u64::from(size);
-                    let start = u64::from(tile) * u64::from(splits) * u64::from(size);
-                    let partial = Global::new(partial, len).slice(start, u64::from(splits) * u64::from(size));
-                    if !add_splits(&mut sums, partial, Global::new(arrived, tiles), tile, splits) {
-                        return;
-                    }
-                }
-                let first_row = first_row + if of_means { rows } else { 0 };
-                let end_row = end_row + if of_means { rows } else { 0 };
-                store(&sums, projected, total, first_row, end_row, first_column, rank);
-            }
-        }
-
-        /// `in_proj[:, :2R]` of each slot's projection and its request's: `xh`, `[N * B, R]`.
-        ///
-        /// Grid: x the row tiles, y the column tiles. Dynamic shared memory: `ring_bytes`.
-        ///
-        /// # Safety
-        /// - `projected` is valid for `(requests * slots + requests) * rank` elements, 16-byte aligned.
-        /// - `in_proj` is valid for `rank * 3 * rank` elements, 16-byte aligned.
-        /// - `xh` is valid for `requests * slots * rank` elements, 4-byte aligned.
-        /// - `rank` is a multiple of 16.
-        #[kernel(threads = THREADS)]
-        pub unsafe fn $combine(
-            projected: *const bf16,
-            in_proj: *const bf16,
-            xh: *mut bf16,
-            requests: u32,
-            slots: u32,
-            rank: u32,
-        ) {
-            pdl::launch_dependents();
-            pdl::wait();
-            let side = side($t);
-            let (first_row, first_column) = (block_idx_x() * side, block_idx_y() * side);
-            let rows = requests * slots;
-            let r = u64::from(rank);
-            let both = |i: usize, k: u32| {
-                let row = first_row + own_row(i);
-                // The request's projection lies after all slots'.
-                let of_request = k >= rank;
-                let at = if of_request { rows + row / at_least_one(slots) } else { row };
-                let k = if of_request { k - rank } else { k };
-                ((row < rows) & (k < rank)).then_some(u64::from(at) * r + u64::from(k))
-            };
-            let weight = |i: usize, k: u32| {
-                let column = first_column + own_row(i);
-                ((column < rank) & (k < 2 * rank)).then_some(u64::from(column) * 3 * r + u64::from(k))
-            };
-            // SAFETY: the caller's contract.
-            unsafe {
-                let projected = Global::new(projected, (u64::from(rows) + u64::from(requests)) * r);
-                let sums = product::<$t, { 2 * $t }>(
-                    dynamic_shared_mem(),
-                    0,
-                    (2 * rank).div_ceil(CHUNK),
-                    &Operand { matrix: projected, at: both },
-                    &Operand { matrix: Global::new(in_proj, r * 3 * r), at: weight },
-                );
-                store(&sums, xh, u64::from(rows), first_row, rows, first_column, rank);
-            }
-        }
+    let (states, end_row, matrix) = if of_means {
+        (Global::new(args.mean, u64::from(requests) * wide), requests, args.down_g)
+    } else {
+        let last = u64::from(requests - 1) * args.request_stride + u64::from(slots - 1) * args.slot_stride;
+        (Global::new(args.hidden, last + wide), rows, args.down_h)
     };
+    let state = |i: usize, k: u32| {
+        let row = first_row + own_row(i);
+        let start = if of_means {
+            u64::from(row) * wide
+        } else {
+            let slots = at_least_one(slots);
+            u64::from(row / slots) * args.request_stride + u64::from(row % slots) * args.slot_stride
+        };
+        ((row < end_row) & (k < width)).then_some(start + u64::from(k))
+    };
+    let weight = |i: usize, k: u32| {
+        let column = first_column + own_row(i);
+        ((column < rank) & (k < width)).then_some(u64::from(column) * wide + u64::from(k))
+    };
+    // All splits have the same number of chunks, but the last may have fewer, or none.
+    let chunks = width.div_ceil(CHUNK);
+    let share = chunks.div_ceil(at_least_one(splits).get());
+    let first = (block_idx_z() * share).min(chunks);
+    let end = (first + share).min(chunks);
+
+    // SAFETY: the kernel's contract.
+    unsafe {
+        let mut sums = product::<T, J>(
+            dynamic_shared_mem(),
+            first,
+            end,
+            &Operand { matrix: states, at: state },
+            &Operand { matrix: Global::new(matrix, u64::from(rank) * wide), at: weight },
+        );
+        if splits > 1 {
+            let tile = block_idx_x() * grid_dim_y() + block_idx_y();
+            let tiles = grid_dim_x() * grid_dim_y();
+            let size = u64::from(splits) * u64::from(side * side);
+            let partial = Global::new(args.partial, u64::from(tiles) * size).slice(u64::from(tile) * size, size);
+            if !add_splits(&mut sums, partial, Global::new(args.arrived, tiles), tile, splits) {
+                return;
+            }
+        }
+        let shift = if of_means { rows } else { 0 };
+        let out = u64::from(rows) + u64::from(requests);
+        store(&sums, args.projected, out, first_row + shift, end_row + shift, first_column, rank);
+    }
 }
 
-projections!(xpress_project_32, xpress_combine_32, 1);
-projections!(xpress_project_64, xpress_combine_64, 2);
+/// # Safety
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn combine<const T: usize, const J: usize>(args: CombineArgs) {
+    let CombineArgs { requests, slots, rank, .. } = args;
+    pdl::launch_dependents();
+    pdl::wait();
+    let (first_row, first_column) = (block_idx_x() * side(T), block_idx_y() * side(T));
+    let (rows, r) = (requests * slots, u64::from(rank));
+    let both = |i: usize, k: u32| {
+        let row = first_row + own_row(i);
+        // The request's projection lies after all slots'.
+        let (at, k) = if k < rank { (row, k) } else { (rows + row / at_least_one(slots), k - rank) };
+        ((row < rows) & (k < rank)).then_some(u64::from(at) * r + u64::from(k))
+    };
+    let weight = |i: usize, k: u32| {
+        let column = first_column + own_row(i);
+        ((column < rank) & (k < 2 * rank)).then_some(u64::from(column) * 3 * r + u64::from(k))
+    };
+    // SAFETY: the kernel's contract.
+    unsafe {
+        let projected = Global::new(args.projected, (u64::from(rows) + u64::from(requests)) * r);
+        let sums = product::<T, J>(
+            dynamic_shared_mem(),
+            0,
+            (2 * rank).div_ceil(CHUNK),
+            &Operand { matrix: projected, at: both },
+            &Operand { matrix: Global::new(args.in_proj, r * 3 * r), at: weight },
+        );
+        store(&sums, args.xh, u64::from(rows), first_row, rows, first_column, rank);
+    }
+}
 
 /// Puts this split's sums with those of the tile's other splits. False unless this block is the last of them: then `sums` are
 /// the whole sums. Leaves the counter zero.
@@ -235,14 +298,14 @@ unsafe fn add_splits<const T: usize, const J: usize>(
     splits: u32,
 ) -> bool {
     let thread = thread_idx_x();
-    let last = shared_array![XPRESS_PROJECT_LAST: [u32; 1]];
+    let last = shared_array![xpress_project_last: [u32; 1]];
     let size = side(T) * side(T);
     let at = |split: u32, i: usize, j: usize| split * size + ((i * J + j) as u32 * THREADS + thread) * 4;
     // SAFETY: each thread writes its own elements of its split; the fences and the counter order them before the last
     // block's reads. `last` is written by thread 0 between two barriers' worth of reads of others.
     unsafe {
-        unroll!(M in 0 1 => {
-            unroll!(N in 0 1 2 3 => {
+        each!(M in 0 1 {
+            each!(N in 0 1 2 3 {
                 if M < T && N < J {
                     partial.st4(at(block_idx_z(), M, N), sums[M % T][N % J]);
                 }
@@ -265,11 +328,11 @@ unsafe fn add_splits<const T: usize, const J: usize>(
         *sums = [[[0.0; 4]; J]; T];
         let mut split = 0;
         while split < splits {
-            unroll!(M in 0 1 => {
-                unroll!(N in 0 1 2 3 => {
+            each!(M in 0 1 {
+                each!(N in 0 1 2 3 {
                     if M < T && N < J {
                         let part = partial.ld4(at(split, M, N));
-                        unroll!(E in 0 1 2 3 => { sums[M % T][N % J][E] += part[E] });
+                        each!(E in 0 1 2 3 { sums[M % T][N % J][E] += part[E] });
                     }
                 });
             });

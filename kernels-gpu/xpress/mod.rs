@@ -26,11 +26,6 @@
 //!    do those after it: the host enqueues all passes and waits for none.
 //! 6. Weights do not depend on earlier launches: a kernel may fetch them before `pdl::wait`, and nothing else.
 
-/// The statements once for each number, which is a constant: arrays in registers must not be indexed at run time.
-macro_rules! unroll {
-    ($i:ident in $($n:literal)* => $body:block) => { $( { const $i: usize = $n; $body } )* };
-}
-
 pub mod argmax;
 pub mod hidden;
 pub mod latent;

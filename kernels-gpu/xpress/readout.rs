@@ -29,7 +29,7 @@ use super::tile::{CHUNK, STAGES, Sums, add_product, piece};
 use super::winner::{Best, Tokens, first_of, index_of};
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, device_fence, grid_dim_x, sync_threads, thread_idx_x};
-use cuda_std::{Global, Shared, at_least_one, bf16, bf16x2, cp_async, kernel, pdl, warp};
+use cuda_std::{Global, Shared, at_least_one, bf16, bf16x2, cp_async, pdl, warp};
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
@@ -43,69 +43,110 @@ pub const fn bytes(rows: u32, rank: u32) -> u32 {
     2 * (rows * CHUNK * rank.div_ceil(CHUNK) + STAGES * TILE * CHUNK + rows * BASE_PITCH)
 }
 
-macro_rules! readout {
-    ($name:ident, $rows:literal, $i:literal, $wm:literal, $j:literal, $wn:literal, $min_blocks:literal) => {
-        /// Refines all rows once: `blocks[n, 1 + b] = argmax over v of bf16(base[n, b, v] + bf16(w2[v] . latents[n, b]))`; lowest index on
-        /// ties, NaN never wins, 0 if all are -inf.
-        ///
-        /// Grid: `row_blocks * m` blocks with any m; block `i` has row block `i % row_blocks`. Dynamic shared memory: [`bytes`].
-        ///
-        /// # Safety
-        /// - `latents` is valid for `rows * rank`, `w2` for `vocabulary * rank` elements, both 16-byte aligned.
-        /// - `base` is valid for all rows: `vocabulary` elements at `request * request_stride + slot * slot_stride`. With `aligned`
-        ///   all of them lie at multiples of 16 bytes.
-        /// - `keys` is valid for `rows` elements and `arrived` for one a row block, all zero.
-        /// - `blocks`, `drafts` and `changed` are as [`Tokens`] has them.
-        /// - `rank` is a multiple of 16, `rows` of `slots`; `flag` is null or valid for one element.
-        #[kernel(threads = THREADS, min_blocks = $min_blocks)]
-        pub unsafe fn $name(
-            latents: *const bf16,
-            w2: *const bf16,
-            base: *const bf16,
-            request_stride: u64,
-            slot_stride: u64,
-            blocks: *mut i64,
-            drafts: *mut i64,
-            keys: *mut u64,
-            arrived: *mut u32,
-            flag: *const u32,
-            changed: *mut u32,
-            rows: u32,
-            slots: u32,
-            rank: u32,
-            vocabulary: u32,
-            aligned: u32,
-        ) {
-            const { assert!($rows == 16 * $i * $wm && TILE == 8 * $j * $wn && $wm * $wn == THREADS / 32) };
-            let row_blocks = at_least_one(rows.div_ceil($rows));
-            let tokens = Tokens::new(blocks, drafts, changed, rows, slots);
-            let job = Job {
-                latents: Global::new(latents, u64::from(rows) * u64::from(rank)),
-                w2: Global::new(w2, u64::from(vocabulary) * u64::from(rank)),
-                base: Rows { first: base, request_stride, slot_stride, slots, width: vocabulary },
-                keys: Global::new(keys, rows),
-                arrived: Global::new(arrived, row_blocks.get()),
-                flag,
-                tokens,
-                rows,
-                rank,
-                vocabulary,
-                aligned: aligned != 0,
-                row_block: block_idx_x() % row_blocks,
-                first_tile: block_idx_x() / row_blocks,
-                blocks: grid_dim_x() / row_blocks,
-            };
-            // SAFETY: the caller's contract.
-            unsafe { job.run::<$rows, $i, $wm, $j, $wn>() }
-        }
-    };
+kernels! {
+    /// The arguments of `xpress_readout_*`.
+    struct ReadoutArgs {
+        /// `[rows, R]`, 16-byte aligned.
+        latents: *const bf16,
+        /// `[V, R]`, 16-byte aligned.
+        w2: *const bf16,
+        /// Base logits of the first row.
+        base: *const bf16,
+        /// Elements from one request's rows to the next's.
+        request_stride: u64,
+        /// Elements from one row of a request to the next.
+        slot_stride: u64,
+        /// `[N, slots + 1]`, slots 1.. written.
+        blocks: *mut i64,
+        /// `[rows]`, written: the draft slots alone; null to leave it out.
+        drafts: *mut i64,
+        /// `[rows]`, all zero.
+        keys: *mut u64,
+        /// `[row blocks]`, all zero.
+        arrived: *mut u32,
+        /// The flag of the pass before; null for the first.
+        flag: *const u32,
+        /// This pass's flag, set if a token changes; null to leave it out.
+        changed: *mut u32,
+        /// N * slots.
+        rows: u32,
+        /// Draft slots of a request.
+        slots: u32,
+        /// R, a multiple of 16.
+        rank: u32,
+        /// V.
+        vocabulary: u32,
+        /// Not 0 if all rows of base logits lie at multiples of 16 bytes.
+        aligned: u32,
+    }
+
+    /// A pass over all rows: `blocks[n, 1 + b] = argmax over v of bf16(base[n, b, v] + bf16(w2[v] . latents[n, b]))`; lowest index
+    /// on ties, NaN never wins, 0 if all are -inf. In row blocks of 16.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is a multiple of the number of row blocks: block i takes row block `i % row_blocks`. The shared memory is
+    ///   [`bytes`].
+    /// - All pointers are valid for the lengths that [`ReadoutArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_readout_16(threads = THREADS, min_blocks = 2) = readout::<16, 1, 1, 2, 8>;
+
+    /// [`xpress_readout_16`] in row blocks of 32.
+    ///
+    /// # Safety
+    ///
+    /// - As for row blocks of 16.
+    kernel xpress_readout_32(threads = THREADS, min_blocks = 2) = readout::<32, 2, 1, 2, 8>;
+
+    /// [`xpress_readout_16`] in row blocks of 64.
+    ///
+    /// # Safety
+    ///
+    /// - As for row blocks of 16.
+    kernel xpress_readout_64(threads = THREADS, min_blocks = 2) = readout::<64, 2, 2, 4, 4>;
+
+    /// [`xpress_readout_16`] in row blocks of 128.
+    ///
+    /// # Safety
+    ///
+    /// - As for row blocks of 16.
+    kernel xpress_readout_128(threads = THREADS, min_blocks = 1) = readout::<128, 4, 2, 4, 4>;
 }
 
-// Rows of a block; fragments of 16 rows a warp and warps over them; fragments of 8 columns a warp and warps over them.
-readout!(xpress_readout_16, 16, 1, 1, 2, 8, 2);
-readout!(xpress_readout_32, 32, 2, 1, 2, 8, 2);
-readout!(xpress_readout_64, 64, 2, 2, 4, 4, 2);
-readout!(xpress_readout_128, 128, 4, 2, 4, 4, 1);
+/// WM warps share ROWS rows, I fragments of 16 each; WN warps a tile's vocabulary, J fragments of 8 each.
+///
+/// # Safety
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn readout<const ROWS: u32, const I: usize, const WM: u32, const J: usize, const WN: u32>(args: ReadoutArgs) {
+    const { assert!(ROWS == 16 * I as u32 * WM && TILE == 8 * J as u32 * WN && WM * WN == THREADS / 32) };
+    let ReadoutArgs { rows, slots, rank, vocabulary, .. } = args;
+    let row_blocks = at_least_one(rows.div_ceil(ROWS));
+    let job = Job {
+        latents: Global::new(args.latents, u64::from(rows) * u64::from(rank)),
+        w2: Global::new(args.w2, u64::from(vocabulary) * u64::from(rank)),
+        base: Rows {
+            first: args.base,
+            request_stride: args.request_stride,
+            slot_stride: args.slot_stride,
+            slots,
+            width: vocabulary,
+        },
+        keys: Global::new(args.keys, rows),
+        arrived: Global::new(args.arrived, row_blocks.get()),
+        flag: args.flag,
+        tokens: Tokens::new(args.blocks, args.drafts, args.changed, rows, slots),
+        rows,
+        rank,
+        vocabulary,
+        aligned: args.aligned != 0,
+        row_block: block_idx_x() % row_blocks,
+        first_tile: block_idx_x() / row_blocks,
+        blocks: grid_dim_x() / row_blocks,
+    };
+    // SAFETY: the kernel's contract.
+    unsafe { job.run::<ROWS, I, J, WN>() }
+}
 
 /// What a block does.
 struct Job {
@@ -130,8 +171,10 @@ struct Job {
 type Bests<const I: usize> = [[Best; 2]; I];
 
 impl Job {
+    /// # Safety
+    /// - The contract of the kernel.
     #[inline(always)]
-    unsafe fn run<const ROWS: u32, const I: usize, const WM: u32, const J: usize, const WN: u32>(&self) {
+    unsafe fn run<const ROWS: u32, const I: usize, const J: usize, const WN: u32>(&self) {
         let warp = thread_idx_x() / 32;
         let (row, column) = (warp / WN * 16 * I as u32, warp % WN * 8 * J as u32);
         let chunks = self.rank.div_ceil(CHUNK);
@@ -158,7 +201,7 @@ impl Job {
                 }
             };
         }
-        unroll!(S in 0 1 2 => {
+        each!(S in 0 1 2 {
             fetch!();
             if S < 2 {
                 cp_async::commit();
@@ -224,7 +267,7 @@ impl Job {
     unsafe fn copy_w2(&self, stage: Shared<bf16>, tile: u32, chunk: u32) {
         let (row, p) = (thread_idx_x() / 8, thread_idx_x() % 8);
         let k = chunk * CHUNK + 8 * p;
-        unroll!(I in 0 1 2 3 => {
+        each!(I in 0 1 2 3 {
             let row = row + 32 * I as u32;
             let entry = tile * TILE + row;
             let known = (entry < self.vocabulary) & (k < self.rank);
@@ -306,7 +349,7 @@ impl Job {
     fn shifts<const ROWS: u32, const I: usize>(&self, row: u32) -> u32 {
         let mut shifts = 0;
         if !self.aligned {
-            unroll!(F in 0 1 2 3 4 5 6 7 => {
+            each!(F in 0 1 2 3 4 5 6 7 {
                 let row = self.row_block * ROWS + row + thread_idx_x() % 32 / 4 + 8 * F as u32;
                 if F < 2 * I && row < self.rows {
                     shifts |= self.base.get(row).shift() << (4 * F);
@@ -331,13 +374,13 @@ impl Job {
     ) {
         let lane = thread_idx_x() % 32;
         let (row, column) = (row + lane / 4, column + lane % 4 * 2);
-        unroll!(F in 0 1 2 3 4 5 6 7 => {
+        each!(F in 0 1 2 3 4 5 6 7 {
             if F < 2 * I {
                 const M: usize = F / 2;
                 const H: usize = F % 2;
                 let at = (row + 8 * F as u32) * BASE_PITCH + column + (shifts >> (4 * F) & 15);
                 let mut s = [NOTHING; 4];
-                unroll!(N in 0 1 2 3 => {
+                each!(N in 0 1 2 3 {
                     if N < J {
                         // SAFETY: the caller's contract.
                         let b = unsafe { self.base_pair(base, at + 8 * N as u32) };
@@ -389,7 +432,7 @@ impl Job {
         // SAFETY: each element of `memory` has one writer, and barriers lie before its readers. `keys` is touched by atomics,
         // ordered by the fences and the counter: after the last block's arrival nobody else uses them.
         unsafe {
-            unroll!(F in 0 1 2 3 4 5 6 7 => {
+            each!(F in 0 1 2 3 4 5 6 7 {
                 if F < 2 * I {
                     // The four lanes of a row.
                     let mut key = bests[F / 2 % I][F % 2].key();

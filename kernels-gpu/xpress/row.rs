@@ -108,7 +108,7 @@ impl Row {
     #[inline(always)]
     pub(super) unsafe fn elements(&self, first: i64) -> [u32; 4] {
         let mut words = [NOTHING; 4];
-        unroll!(W in 0 1 2 3 => {
+        each!(W in 0 1 2 3 {
             // SAFETY: the caller's contract.
             words[W] = unsafe { self.one(first + 2 * W as i64) | self.one(first + 2 * W as i64 + 1) << 16 };
         });

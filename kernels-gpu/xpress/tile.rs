@@ -66,20 +66,20 @@ pub(super) unsafe fn add_product<const I: usize, const J: usize>(
     // Rows and pieces whose address the lane gives, as ldmatrix deals its four matrices to A and B fragments.
     let (a_row, a_piece) = (a_row + lane % 16, lane / 16);
     let (w_row, w_piece) = (w_row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    unroll!(S in 0 1 2 3 => {
+    each!(S in 0 1 2 3 {
         const STEP: u32 = 2 * S as u32;
         let mut left = [[0; 4]; I];
-        unroll!(M in 0 1 2 3 => {
+        each!(M in 0 1 2 3 {
             if M < I {
                 // SAFETY: the caller's contract.
                 left[M % I] = unsafe { load_matrix_x4(a, piece(a_row + 16 * M as u32, STEP + a_piece)) };
             }
         });
-        unroll!(N in 0 1 => {
+        each!(N in 0 1 {
             if 2 * N < J {
                 // SAFETY: the caller's contract.
                 let right = unsafe { load_matrix_x4(w, piece(w_row + 16 * N as u32, STEP + w_piece)) };
-                unroll!(M in 0 1 2 3 => {
+                each!(M in 0 1 2 3 {
                     if M < I {
                         let sums = &mut sums[M % I];
                         sums[2 * N % J] = mma_16x8x16(left[M % I], [right[0], right[1]], sums[2 * N % J]);
@@ -123,7 +123,7 @@ pub(super) unsafe fn product<const T: usize, const J: usize>(
     let (row, column) = place::<T>();
 
     let mut sums = [[[0.0; 4]; J]; T];
-    unroll!(S in 0 1 2 => {
+    each!(S in 0 1 2 {
         let chunk = first + S as u32;
         if chunk < end {
             // SAFETY: the stage is unused; the caller's contract.
@@ -161,7 +161,7 @@ where
 {
     let p = thread_idx_x() % 8;
     let k = chunk * CHUNK + 8 * p;
-    unroll!(I in 0 1 2 3 => {
+    each!(I in 0 1 2 3 {
         if I < 2 * T {
             let to = piece(own_row(I), p);
             let at = (a.at)(I, k);
@@ -169,7 +169,7 @@ where
             unsafe { cp_async::copy16_or_zero(stage, to, a.matrix, at.unwrap_or(0), at.is_some()) };
         }
     });
-    unroll!(I in 0 1 2 3 => {
+    each!(I in 0 1 2 3 {
         if I < 2 * T {
             let to = side(T) * CHUNK + piece(own_row(I), p);
             let at = (w.at)(I, k);
@@ -196,9 +196,9 @@ pub(super) fn for_pairs<const T: usize, const J: usize>(
 ) {
     let lane = thread_idx_x() % 32;
     let (row, column) = (place::<T>().0 + lane / 4, column + lane % 4 * 2);
-    unroll!(M in 0 1 => {
+    each!(M in 0 1 {
         if M < T {
-            unroll!(N in 0 1 2 3 => {
+            each!(N in 0 1 2 3 {
                 if N < J {
                     let [x0, x1, y0, y1] = sums[M % T][N % J];
                     let (row, column) = (row + 16 * M as u32, column + 8 * N as u32);

@@ -27,17 +27,16 @@
 //!    permute the sum's terms alike.
 
 use super::row::{Row, Rows, largest};
-use super::winner::{Best, Tokens, block_max, index_of, offer};
+use super::winner::{Best, Tokens, begin_block, block_max, index_of, offer};
 use super::{MAX_PASSES, goes_on};
+use core::ptr::null_mut;
 use cuda_std::mma::mma_16x8x16;
 use cuda_std::shared::{dynamic_shared_mem, shared_array};
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::{Global, Shared, at_least_one, bf16, bf16x2, kernel, pdl, warp};
+use cuda_std::{Global, Shared, at_least_one, bf16, bf16x2, pdl, warp};
 
 /// Threads of [`xpress_maxima`].
 pub const MAXIMA_THREADS: u32 = 256;
-/// Vectors of a row that a block of [`xpress_maxima`] takes.
-pub const MAXIMA_PART: u32 = MAXIMA_THREADS * UNROLL;
 /// Threads of [`xpress_select`].
 pub const SELECT_THREADS: u32 = 512;
 /// Threads of [`xpress_score`].
@@ -62,113 +61,203 @@ pub const fn select_bytes(width: u32) -> u32 {
     2 * (2 * groups(width) + KEPT)
 }
 
-/// The height of the largest logit of each group: `[rows, groups]`.
-///
-/// Grid: `ceil((width + 7) / 8 / MAXIMA_PART)` blocks a row, part by part of each row.
-///
+kernels! {
+    /// The arguments of [`xpress_maxima`].
+    struct MaximaArgs {
+        /// Base logits of the first row.
+        base: *const bf16,
+        /// Elements from one request's rows to the next's.
+        request_stride: u64,
+        /// Elements from one row of a request to the next.
+        slot_stride: u64,
+        /// `[rows, groups]`, written.
+        maxima: *mut u16,
+        /// N * slots.
+        rows: u32,
+        /// Draft slots of a request.
+        slots: u32,
+        /// V.
+        width: u32,
+    }
+
+    /// The height of the largest logit of each group.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is [`maxima_parts`] blocks a row.
+    /// - All pointers are valid for the lengths that [`MaximaArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_maxima(threads = MAXIMA_THREADS) = find_maxima;
+}
+
+kernels! {
+    /// The arguments of [`xpress_select`].
+    struct SelectArgs {
+        /// As in [`MaximaArgs`].
+        base: *const bf16,
+        /// Elements from one request's rows to the next's.
+        request_stride: u64,
+        /// Elements from one row of a request to the next.
+        slot_stride: u64,
+        /// `[rows, groups]`: what [`xpress_maxima`] found in the same logits.
+        maxima: *const u16,
+        /// `[rows, C]`, written: the candidates' ids.
+        ids: *mut i32,
+        /// `[rows, C]`, written: their base logits.
+        logits: *mut bf16,
+        /// `[N]`; unused without `blocks`.
+        anchors: *const i64,
+        /// `[N, slots + 1]`, written; null to leave the four of them out.
+        blocks: *mut i64,
+        /// `[rows]`, written: the draft slots alone.
+        drafts: *mut i64,
+        /// `[MAX_PASSES]`, cleared.
+        changed: *mut u32,
+        /// N * slots.
+        rows: u32,
+        /// Draft slots of a request.
+        slots: u32,
+        /// V.
+        width: u32,
+        /// C, 1 to V.
+        count: u32,
+    }
+
+    /// The C largest logits of each row: their ids, ascending, and the logits. Of equal ones at the boundary the lower ids.
+    ///
+    /// With `blocks` it begins a draft step as well: `blocks[n] = [anchor, the largest logit's id …]`, `drafts` the same without
+    /// anchors, the passes' flags cleared.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is a block a row; the shared memory is [`select_bytes`].
+    /// - All pointers are valid for the lengths that [`SelectArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_select(threads = SELECT_THREADS) = select;
+}
+
+kernels! {
+    /// The arguments of [`xpress_score`].
+    struct ScoreArgs {
+        /// `[rows, R]`, 16-byte aligned.
+        latents: *const bf16,
+        /// `[V, R]`, 16-byte aligned.
+        w2: *const bf16,
+        /// `[rows, C]`: ids; one that is not of the vocabulary has a bias of 0.
+        ids: *const i32,
+        /// `[rows, C]`: their base logits.
+        logits: *const bf16,
+        /// `[N, slots + 1]`, slots 1.. written.
+        blocks: *mut i64,
+        /// `[rows]`, written: the draft slots alone; null to leave it out.
+        drafts: *mut i64,
+        /// `[rows]`, all zero.
+        keys: *mut u64,
+        /// `[rows]`, all zero.
+        arrived: *mut u32,
+        /// The flag of the pass before; null for the first.
+        flag: *const u32,
+        /// This pass's flag, set if a token changes; null to leave it out.
+        changed: *mut u32,
+        /// N * slots.
+        rows: u32,
+        /// Draft slots of a request.
+        slots: u32,
+        /// R, a multiple of 16.
+        rank: u32,
+        /// V.
+        vocabulary: u32,
+        /// C, at least 1.
+        count: u32,
+        /// Candidates of a block, a multiple of [`SCORE_PART`].
+        part: u32,
+    }
+
+    /// A pass over candidates: `blocks[n, 1 + b] = ids[c]` for the first candidate c with the largest
+    /// `bf16(logits[c] + bf16(w2[ids[c]] . latents[n, b]))`; candidate 0 if all are -inf, NaN never wins.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is `ceil(C / part)` blocks a row.
+    /// - All pointers are valid for the lengths that [`ScoreArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_score(threads = SCORE_THREADS) = score;
+}
+
+/// Blocks of [`xpress_maxima`] for a row.
+pub const fn maxima_parts(width: u32) -> u32 {
+    (width + 7).div_ceil(8).div_ceil(MAXIMA_THREADS * UNROLL)
+}
+
 /// # Safety
-/// - `base` is valid for all rows: `width` elements at `request * request_stride + slot * slot_stride`.
-/// - `maxima` is valid for `rows * groups(width)` elements.
-#[kernel(threads = MAXIMA_THREADS)]
-pub unsafe fn xpress_maxima(
-    base: *const bf16,
-    request_stride: u64,
-    slot_stride: u64,
-    maxima: *mut u16,
-    rows: u32,
-    slots: u32,
-    width: u32,
-) {
-    let parts = at_least_one((width + 7).div_ceil(8).div_ceil(MAXIMA_PART));
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn find_maxima(args: MaximaArgs) {
+    let MaximaArgs { rows, slots, width, request_stride, slot_stride, .. } = args;
+    let parts = at_least_one(maxima_parts(width));
     let (row, part) = (block_idx_x() / parts, block_idx_x() % parts);
     pdl::launch_dependents();
     pdl::wait();
     let groups = groups(width);
-    let to = Global::new(maxima, u64::from(rows) * u64::from(groups)).slice(u64::from(row) * u64::from(groups), groups);
-    let row = Rows { first: base, request_stride, slot_stride, slots, width }.get(row);
-    let first = part * MAXIMA_PART + thread_idx_x();
+    let out = Global::new(args.maxima, u64::from(rows) * u64::from(groups));
+    let out = out.slice(u64::from(row) * u64::from(groups), groups);
+    let row = Rows { first: args.base, request_stride, slot_stride, slots, width }.get(row);
+    let first = part * MAXIMA_THREADS * UNROLL + thread_idx_x();
     let mut words = [[0; 4]; UNROLL as usize];
-    // SAFETY: the caller's contract; a group's first lane writes its element.
+    // SAFETY: the kernel's contract; a group's first lane writes its element.
     unsafe {
-        unroll!(I in 0 1 2 3 => { words[I] = row.whole(first + I as u32 * MAXIMA_THREADS, row.count()) });
-        unroll!(I in 0 1 2 3 => {
+        each!(I in 0 1 2 3 { words[I] = row.whole(first + I as u32 * MAXIMA_THREADS, row.count()) });
+        each!(I in 0 1 2 3 {
             let vector = first + I as u32 * MAXIMA_THREADS;
             if (vector < row.count()) & !row.is_whole(vector) {
                 words[I] = row.elements(row.element(vector));
             }
             let mut most = u32::from(height(largest(words[I]).to_bits() >> 16));
-            unroll!(S in 0 1 2 => { most = most.max(warp::shuffle_xor(most, 1 << S)) });
+            each!(S in 0 1 2 { most = most.max(warp::shuffle_xor(most, 1 << S)) });
             if (vector % GROUP == 0) & (vector / GROUP < groups) {
-                to.st(vector / GROUP, most as u16);
+                out.st(vector / GROUP, most as u16);
             }
         });
     }
 }
 
-/// The `count` largest logits of each row: their ids, ascending, and the logits. Of equal ones at the boundary the lower ids.
-///
-/// With `blocks` not null it begins a draft step as well: `blocks[n] = [anchor, largest logit's id …]`, `drafts` the same
-/// without anchors, the passes' flags cleared.
-///
-/// Grid: a block a row. Dynamic shared memory: [`select_bytes`].
-///
 /// # Safety
-/// - `base` is as for [`xpress_maxima`], which wrote `maxima`.
-/// - `ids` and `logits` are valid for `rows * count` elements; `count` is 1 to `width`.
-/// - `blocks` is null, or valid for N * (slots + 1) elements, and then `anchors` for N, `drafts` for `rows`, `changed` for
-///   [`MAX_PASSES`].
-/// - `rows` is a multiple of `slots`.
-#[kernel(threads = SELECT_THREADS)]
-pub unsafe fn xpress_select(
-    base: *const bf16,
-    request_stride: u64,
-    slot_stride: u64,
-    maxima: *const u16,
-    ids: *mut i32,
-    logits: *mut bf16,
-    anchors: *const i64,
-    blocks: *mut i64,
-    drafts: *mut i64,
-    changed: *mut u32,
-    rows: u32,
-    slots: u32,
-    width: u32,
-    count: u32,
-) {
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn select(args: SelectArgs) {
+    let SelectArgs { rows, slots, width, count, request_stride, slot_stride, .. } = args;
     let (row, thread) = (block_idx_x(), thread_idx_x());
     pdl::launch_dependents();
     pdl::wait();
     let groups = groups(width);
     let memory = dynamic_shared_mem::<u16>();
-    let out = u64::from(rows) * u64::from(count);
+    let (out, first) = (u64::from(rows) * u64::from(count), u64::from(row) * u64::from(count));
     let job = Select {
-        row: Rows { first: base, request_stride, slot_stride, slots, width }.get(row),
+        row: Rows { first: args.base, request_stride, slot_stride, slots, width }.get(row),
         count,
         groups,
         maxima: memory.slice(0, groups),
         chosen: memory.slice(groups, groups),
         kept: memory.slice(2 * groups, KEPT),
-        counts: shared_array![XPRESS_SELECT_COUNTS: [u32; COUNTS as usize]],
-        ids: Global::new(ids, out).slice(u64::from(row) * u64::from(count), count),
-        logits: Global::new(logits, out).slice(u64::from(row) * u64::from(count), count),
+        counts: shared_array![xpress_select_counts: [u32; COUNTS as usize]],
+        ids: Global::new(args.ids, out).slice(first, count),
+        logits: Global::new(args.logits, out).slice(first, count),
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: the kernel's contract.
     unsafe {
-        let first = job.run(Global::new(maxima, u64::from(rows) * u64::from(groups)).slice(u64::from(row) * u64::from(groups), groups));
-        if blocks.is_null() {
+        let maxima = Global::new(args.maxima, u64::from(rows) * u64::from(groups));
+        let top = job.run(maxima.slice(u64::from(row) * u64::from(groups), groups));
+        if args.blocks.is_null() {
             return;
         }
         if thread == 0 {
             let request = row / at_least_one(slots);
-            if row % at_least_one(slots) == 0 {
-                let anchor = Global::new(anchors, request + 1).ld(request);
-                let at = u64::from(request) * (u64::from(slots) + 1);
-                Global::new(blocks, at + 1).st(at, anchor);
+            if row == request * slots {
+                begin_block(args.anchors, args.blocks, request, slots);
             }
-            Tokens::new(blocks, drafts, core::ptr::null_mut(), rows, slots).write(row, i64::from(first));
+            Tokens::new(args.blocks, args.drafts, null_mut(), rows, slots).write(row, i64::from(top));
         }
         if (row == 0) & (thread < MAX_PASSES) {
-            Global::new(changed, MAX_PASSES).st(thread, 0);
+            Global::new(args.changed, MAX_PASSES).st(thread, 0);
         }
     }
 }
@@ -179,6 +268,18 @@ fn height(bits: u32) -> u16 {
     let number = if bits & 0x7fff > 0x7f80 { 0xff80 } else { bits };
     let number = if number == 0x8000 { 0 } else { number };
     (number ^ if number & 0x8000 != 0 { 0xffff } else { 0x8000 }) as u16
+}
+
+/// The height of the i-th of a vector's elements.
+#[inline(always)]
+fn height_of(words: [u32; 4], i: usize) -> u32 {
+    u32::from(height(bits_of(words, i)))
+}
+
+/// How many of the first `i` bits are set.
+#[inline(always)]
+fn ones_below(bits: u32, i: usize) -> u32 {
+    (bits & ((1 << i) - 1)).count_ones()
 }
 
 /// The i-th of a vector's eight elements.
@@ -325,8 +426,8 @@ impl Select {
         // SAFETY: see the impl.
         unsafe {
             self.for_vectors(chosen, |_, words, valid| {
-                unroll!(I in 0 1 2 3 4 5 6 7 => {
-                    n += u32::from((u32::from(height(bits_of(words, I))) >= reaches) & (valid >> I & 1 != 0));
+                each!(I in 0 1 2 3 4 5 6 7 {
+                    n += u32::from(height_of(words, I) >= reaches) & valid >> I;
                 });
             });
         }
@@ -364,27 +465,25 @@ impl Select {
         // SAFETY: see the impl.
         unsafe {
             self.for_vectors(chosen, |_, words, valid| {
-                let mut own = 0;
-                unroll!(I in 0 1 2 3 4 5 6 7 => {
-                    let height = u32::from(height(bits_of(words, I)));
-                    let valid = valid >> I & 1 != 0;
-                    own += u32::from((height >= floor) & valid);
-                    above += u32::from((height > floor) & valid);
+                let mut reach = 0;
+                each!(I in 0 1 2 3 4 5 6 7 {
+                    let height = height_of(words, I);
+                    reach |= u32::from(height >= floor) << I;
+                    above += u32::from(height > floor) & valid >> I;
                 });
+                let reach = reach & valid;
                 // One counter for all: a warp takes its places together.
+                let own = reach.count_ones();
                 let upto = warp_scan(own);
-                let mut at = 0;
+                let mut first = 0;
                 if lane == 31 {
-                    at = self.counts.atomic_add(REACH, upto);
+                    first = self.counts.atomic_add(REACH, upto);
                 }
-                at = warp::shuffle_idx(at, 31) + upto - own;
-                unroll!(I in 0 1 2 3 4 5 6 7 => {
-                    let height = height(bits_of(words, I));
-                    if (u32::from(height) >= floor) & (valid >> I & 1 != 0) {
-                        if at < KEPT {
-                            self.kept.st(at, height);
-                        }
-                        at += 1;
+                let first = warp::shuffle_idx(first, 31) + upto - own;
+                each!(I in 0 1 2 3 4 5 6 7 {
+                    let at = first + ones_below(reach, I);
+                    if (reach >> I & 1 != 0) & (at < KEPT) {
+                        self.kept.st(at, height_of(words, I) as u16);
                     }
                 });
             });
@@ -406,33 +505,28 @@ impl Select {
         // SAFETY: see the impl; each place has one writer.
         unsafe {
             self.for_vectors(chosen, |vector, words, valid| {
-                // Both counts of at most 8 * SELECT_THREADS in one scan.
-                let mut own = 0;
-                unroll!(I in 0 1 2 3 4 5 6 7 => {
-                    let height = u32::from(height(bits_of(words, I)));
-                    let valid = valid >> I & 1 != 0;
-                    own += u32::from((height > cut.height) & valid) | u32::from((height == cut.height) & valid) << 16;
+                let (mut over, mut same) = (0, 0);
+                each!(I in 0 1 2 3 4 5 6 7 {
+                    let height = height_of(words, I);
+                    over |= u32::from(height > cut.height) << I;
+                    same |= u32::from(height == cut.height) << I;
                 });
-                let (before, all) = self.scan(own);
-                let (mut above_before, mut equal_before) = (above + (before & 0xffff), equal + (before >> 16));
+                let (over, same) = (over & valid, same & valid);
+                // Both counts, of at most 8 * SELECT_THREADS, in one scan.
+                let (before, all) = self.scan(over.count_ones() | same.count_ones() << 16);
+                let (above_before, equal_before) = (above + (before & 0xffff), equal + (before >> 16));
                 let element = self.row.element(vector);
-                unroll!(I in 0 1 2 3 4 5 6 7 => {
-                    let bits = bits_of(words, I);
-                    let height = u32::from(height(bits));
-                    let valid = valid >> I & 1 != 0;
-                    let is_above = (height > cut.height) & valid;
-                    let is_equal = (height == cut.height) & valid;
-                    if is_above | (is_equal & (equal_before < free)) {
+                each!(I in 0 1 2 3 4 5 6 7 {
+                    let rank = equal_before + ones_below(same, I);
+                    if (over >> I & 1 != 0) | ((same >> I & 1 != 0) & (rank < free)) {
                         let id = (element + I as i64) as u32;
-                        let at = above_before + equal_before.min(free);
+                        let at = above_before + ones_below(over, I) + rank.min(free);
                         self.ids.st(at, id as i32);
-                        self.logits.st(at, bf16::from_bits(bits as u16));
-                        if height == top {
+                        self.logits.st(at, bf16::from_bits(bits_of(words, I) as u16));
+                        if height_of(words, I) == top {
                             first = first.min(id);
                         }
                     }
-                    above_before += u32::from(is_above);
-                    equal_before += u32::from(is_equal);
                 });
                 above += all & 0xffff;
                 equal += all >> 16;
@@ -507,77 +601,53 @@ impl Select {
 fn warp_scan(own: u32) -> u32 {
     let lane = thread_idx_x() % 32;
     let mut sum = own;
-    unroll!(S in 0 1 2 3 4 => {
+    each!(S in 0 1 2 3 4 {
         let other = warp::shuffle_up(sum, 1 << S);
         sum += if lane >= 1 << S { other } else { 0 };
     });
     sum
 }
 
-/// A pass over candidates: `blocks[n, 1 + b] = ids[c]` for the first candidate c with the largest
-/// `bf16(logits[c] + bf16(w2[ids[c]] . latents[n, b]))`; candidate 0 if all are -inf, NaN never wins.
-///
-/// Grid: `ceil(count / part)` blocks a row, part by part of each row; `part` is a multiple of [`SCORE_PART`].
-///
 /// # Safety
-/// - `latents` is valid for `rows * rank`, `w2` for `vocabulary * rank` elements, both 16-byte aligned.
-/// - `ids` and `logits` are valid for `rows * count` elements. An id outside the vocabulary has a bias of 0.
-/// - `keys` and `arrived` are valid for `rows` elements, all zero.
-/// - `blocks`, `drafts` and `changed` are as [`Tokens`] has them.
-/// - `rank` is a multiple of 16, `rows` of `slots`; `flag` is null or valid for one element.
-#[kernel(threads = SCORE_THREADS)]
-pub unsafe fn xpress_score(
-    latents: *const bf16,
-    w2: *const bf16,
-    ids: *const i32,
-    logits: *const bf16,
-    blocks: *mut i64,
-    drafts: *mut i64,
-    keys: *mut u64,
-    arrived: *mut u32,
-    flag: *const u32,
-    changed: *mut u32,
-    rows: u32,
-    slots: u32,
-    rank: u32,
-    vocabulary: u32,
-    count: u32,
-    part: u32,
-) {
-    let parts = at_least_one(count.div_ceil(part.max(1)));
-    let (row, index) = (block_idx_x() / parts, block_idx_x() % parts);
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn score(args: ScoreArgs) {
+    let ScoreArgs { rows, slots, rank, vocabulary, count, part, .. } = args;
+    let parts = count.div_ceil(at_least_one(part).get());
+    let (row, index) = (block_idx_x() / at_least_one(parts), block_idx_x() % at_least_one(parts));
     let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
     pdl::launch_dependents();
     pdl::wait();
-    // SAFETY: the caller's contract.
+    // SAFETY: the kernel's contract.
     unsafe {
-        if !goes_on(flag) {
+        if !goes_on(args.flag) {
             return;
         }
-        let (out, r) = (u64::from(rows) * u64::from(count), u64::from(rank));
+        let (out, of_row) = (u64::from(rows) * u64::from(count), u64::from(row) * u64::from(count));
+        let r = u64::from(rank);
         let scores = Scores {
-            latent: Global::new(latents, u64::from(rows) * r).slice(u64::from(row) * r, r).cast(),
-            w2: Global::new(w2, u64::from(vocabulary) * r).cast(),
-            ids: Global::new(ids, out).slice(u64::from(row) * u64::from(count), count),
-            logits: Global::new(logits, out).slice(u64::from(row) * u64::from(count), count),
+            latent: Global::new(args.latents, u64::from(rows) * r).slice(u64::from(row) * r, r).cast(),
+            w2: Global::new(args.w2, u64::from(vocabulary) * r).cast(),
+            ids: Global::new(args.ids, out).slice(of_row, count),
+            logits: Global::new(args.logits, out).slice(of_row, count),
             rank,
             vocabulary,
             count,
         };
         let mut best = Best::none();
-        let end = (index + 1) * part;
         let mut first = index * part + warp * 16;
-        while first < end {
+        while first < (index + 1) * part {
             scores.compare(first, lane, &mut best);
             first += SCORE_PART;
         }
-        let keys_of_warps = shared_array![XPRESS_SCORE_KEYS: [u64; (SCORE_THREADS / 32) as usize]];
-        let key = block_max::<{ SCORE_THREADS / 32 }>(keys_of_warps, best.key());
+        let keys = shared_array![xpress_score_keys: [u64; (SCORE_THREADS / 32) as usize]];
+        let key = block_max::<{ SCORE_THREADS / 32 }>(keys, best.key());
         if thread_idx_x() == 0
-            && let Some(key) = offer(Global::new(keys, rows), Global::new(arrived, rows), row, parts.get(), key)
+            && let Some(key) = offer(Global::new(args.keys, rows), Global::new(args.arrived, rows), row, parts, key)
         {
             let token = scores.ids.ld_nc(index_of(key));
-            Tokens::new(blocks, drafts, changed, rows, slots).write(row, i64::from(token));
+            Tokens::new(args.blocks, args.drafts, args.changed, rows, slots).write(row, i64::from(token));
         }
     }
 }
@@ -619,17 +689,17 @@ impl Scores {
             // Eight pieces of 32 columns in flight: all of them up to rank 256.
             while k < self.rank {
                 let (mut a, mut b, mut x) = ([[0; 4]; 8], [[0; 4]; 8], [[0; 4]; 8]);
-                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                each!(I in 0 1 2 3 4 5 6 7 {
                     let k = k + 32 * I as u32 + 8 * place;
                     let inside = k < self.rank;
                     a[I] = self.w2.ld4_nc_if((low.1 + u64::from(k)) / 2, inside & low.0, 0);
                     b[I] = self.w2.ld4_nc_if((high.1 + u64::from(k)) / 2, inside & high.0, 0);
                 });
-                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                each!(I in 0 1 2 3 4 5 6 7 {
                     let k = k + 32 * I as u32 + 8 * place;
                     x[I] = self.latent.ld4_nc_if(k / 2, k < self.rank, 0);
                 });
-                unroll!(I in 0 1 2 3 4 5 6 7 => {
+                each!(I in 0 1 2 3 4 5 6 7 {
                     let (a, b, x) = (a[I], b[I], x[I]);
                     sums[0] = mma_16x8x16([a[0], b[0], a[1], b[1]], [x[0], x[1]], sums[0]);
                     sums[1] = mma_16x8x16([a[2], b[2], a[3], b[3]], [x[2], x[3]], sums[1]);

@@ -45,7 +45,7 @@ pub(super) fn index_of(key: u64) -> u32 {
 #[inline(always)]
 pub(super) fn first_of(words: [u32; 4], value: f32) -> u32 {
     let mut at = 0;
-    unroll!(W in 3 2 1 0 => {
+    each!(W in 3 2 1 0 {
         if bf16x2::high(words[W]) == value { at = 2 * W as u32 + 1 }
         if bf16x2::low(words[W]) == value { at = 2 * W as u32 }
     });
@@ -55,7 +55,7 @@ pub(super) fn first_of(words: [u32; 4], value: f32) -> u32 {
 /// The largest key of a warp, in all lanes.
 #[inline(always)]
 pub(super) fn warp_max(mut key: u64) -> u64 {
-    unroll!(I in 0 1 2 3 4 => { key = key.max(warp::shuffle_xor(key, 1 << I)) });
+    each!(I in 0 1 2 3 4 { key = key.max(warp::shuffle_xor(key, 1 << I)) });
     key
 }
 
@@ -106,6 +106,17 @@ pub(super) unsafe fn offer(row_key: Global<u64>, arrived: Global<u32>, row: u32,
         arrived.st_relaxed(row, 0);
         Some(row_key.atomic_exchange(row, 0))
     }
+}
+
+/// Puts a request's anchor into its block.
+///
+/// # Safety
+/// - `anchors` has the request, and `blocks` its block of `slots + 1`. One thread of the launch calls it for a request.
+#[inline(always)]
+pub(super) unsafe fn begin_block(anchors: *const i64, blocks: *mut i64, request: u32, slots: u32) {
+    let at = u64::from(request) * (u64::from(slots) + 1);
+    // SAFETY: the caller's contract.
+    unsafe { Global::new(blocks, at + 1).st(at, Global::new(anchors, request + 1).ld(request)) };
 }
 
 /// Where winners go.
