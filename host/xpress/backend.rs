@@ -12,24 +12,24 @@ use crate::error::{Error, Result};
 ///
 /// # What is computed
 ///
-/// Sizes are those of [`XpressConfig`]: N requests (at most [`XpressLimits::max_num_reqs`]) with blocks of B slots, slot
-/// 0 being the verified anchor. With all matrices as `y = W x`:
+/// Sizes are those of [`XpressConfig`]: N requests (at most [`XpressLimits::max_num_reqs`]) with blocks of B slots, of
+/// which slot 0 is the verified anchor. With all matrices as `y = W x`:
 ///
 /// ```text
-/// hidden cache  m  = bf16(sum over slots of h, times 1/B)                       once a step
-///               xh = bf16(in_proj[:, :2R] [bf16(down_h h) | bf16(down_g m)])
-/// start         blk = anchor, then the seeds or the argmax of the base logits
-/// pass          x  = xh + in_proj[:, 2R:] w1[previous token]                    f32, K times
-///               u  = sum over j <= b of L[b, j] * x[j], channel by channel      f32
-///               m  = bf16(silu(gate bf16(u)) * (up bf16(u)))
-///               latent = bf16(u + down m)                                       slots 1..
+/// hidden cache  mean   = bf16(sum over slots of h, times f32(1/B))                  once a step
+///               xh     = bf16(in_proj[:, :2R] [bf16(down_h h) | bf16(down_g mean)])
+/// start         block  = anchor, then the seeds or the argmax of the base logits
+/// pass          x      = xh + in_proj[:, 2R:] w1[previous token]                    f32, K times
+///               u      = sum over j <= b of L[b, j] * x[j], channel by channel      f32
+///               m      = bf16(silu(gate bf16(u)) * (up bf16(u)))
+///               latent = bf16(u + down m)                                           slots 1..
 ///               bias   = bf16(w2 latent)
-///               blk[b] = argmax of bf16(base + bias)                            slots 1..
+///               block[b] = argmax of bf16(base + bias)                              slots 1..
 /// ```
 ///
-/// All products are of bf16 values, all sums are f32, and every `bf16(…)` rounds once, to nearest even. The order of the
-/// terms of a sum is each backend's own: where f32 sums are exact all backends agree bit for bit, elsewhere a latent may
-/// differ in its last bit, and a token where two logits lie within a rounding step.
+/// Every `bf16(…)` rounds once, to nearest even; everything between is f32. Matrix products take bf16 values and sum in
+/// f32. The order of the terms of a sum is each backend's own: where f32 sums are exact all backends agree bit for bit,
+/// elsewhere a latent may differ in its last bit, and a token where two logits lie within a rounding step.
 ///
 /// With candidates (`topc` > 0) only the `topc` largest base logits of a slot take part; they are selected once a step.
 ///
@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 ///
 /// | value | result |
 /// |---|---|
-/// | a previous token (`previous`, an anchor, a seed) below 0 or not below V | read as a zero embedding: no row of `w1` is touched |
+/// | `previous`, an anchor or a seed that is no token of the vocabulary | read as a row of zeros: `w1` is not touched |
 /// | a NaN logit, or a sum that is NaN | never wins: as -inf |
 /// | a row whose logits are all -inf or NaN | index 0; with candidates the first candidate |
 /// | equal logits, also +0 and -0 | the lowest index; with candidates of the caller the first in their order |

@@ -112,7 +112,8 @@ pub enum HeadError {
 
     /// A mixer that is said to be folded lets a slot read a later one, typically the raw mixer given as a folded one.
     #[error(
-        "folded mixer: expected 0 where slot {slot} reads the later slot {reads}, got {got} (channel {channel}); fold a raw mixer first"
+        "folded mixer: expected 0 where slot {slot} reads the later slot {reads}, got {got} in channel {channel}; \
+         fold a raw mixer first"
     )]
     NotCausal {
         /// The slot.

@@ -50,6 +50,28 @@ impl GeneratedStep {
         let [n, b, _, d] = self.shape;
         BlockView::contiguous(&self.hidden, n, b, d)
     }
+
+    /// The step with these of its requests, in this order.
+    ///
+    /// # Panics
+    /// If there is no such request.
+    pub fn pick(&self, requests: &[usize]) -> Self {
+        let [_, b, v, d] = self.shape;
+        let rows = |values: &[bf16], width: usize| -> Vec<bf16> {
+            requests
+                .iter()
+                .flat_map(|n| &values[n * width..(n + 1) * width])
+                .copied()
+                .collect()
+        };
+        Self {
+            base: rows(&self.base, b * v),
+            hidden: rows(&self.hidden, b * d),
+            anchors: requests.iter().map(|n| self.anchors[*n]).collect(),
+            previous: requests.iter().map(|n| self.previous[*n]).collect(),
+            shape: [requests.len(), b, v, d],
+        }
+    }
 }
 
 impl XpressHead {

@@ -41,7 +41,8 @@ impl XpressHead {
     /// Puts a head together.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for sizes that are not supported; [`HeadError::Shape`] for weights that do not have them.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for sizes that are not supported; [`HeadError::Shape`] for weights
+    /// that do not have them.
     pub fn from_parts(config: XpressConfig, weights: XpressWeights) -> Result<Self> {
         config.validate()?;
         for matrix in Matrix::ALL {

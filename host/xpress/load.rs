@@ -32,8 +32,8 @@ impl XpressHead {
     /// (to nearest, ties to even; f16 by way of f32). The mixer is folded after that.
     ///
     /// The head's tensors are named `xpress_head.w1.weight` and so on, or the same without the prefix, or as training
-    /// writes them (`refiner_head.token_embed.weight`, …). The drafter's own tensors, vocabulary maps (`t2d`, `d2t`) and
-    /// `mask_embedding` are passed over.
+    /// writes them (`refiner_head.token_embed.weight`, …). The drafter's own tensors, `mask_embedding` and the vocabulary
+    /// maps `t2d` and `d2t` are passed over.
     ///
     /// # Errors
     /// [`HeadError`], naming the file, the key or the tensor.

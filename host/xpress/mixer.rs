@@ -46,8 +46,8 @@ impl RawMixer {
         })
     }
 
-    /// `L * tril + I`: what the lower triangle holds, the identity added to the diagonal, each sum rounded to bf16 once.
-    /// The upper triangle is dropped, whatever it holds.
+    /// `L * tril + I`: the lower triangle with 1 added to the diagonal, each sum rounded to bf16 once. The upper
+    /// triangle is dropped, whatever it holds.
     pub fn fold(self) -> FoldedMixer {
         let (r, b) = (self.rank, self.block_size);
         let mut values = vec![bf16::ZERO; b * b * r];

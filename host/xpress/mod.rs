@@ -1,11 +1,11 @@
 //! The XPress refiner: makes the tokens of a drafted block agree with each other.
 //!
-//! A block drafter proposes the next B - 1 tokens at once, each without having seen the others. The refiner reads the
-//! drafter's logits and hidden states, and in K passes re-decides every slot, each time knowing what the pass before put
-//! in front of it. K passes cost K small matrix products, not B - 1 runs of a model.
+//! A block drafter proposes the next B - 1 tokens at once, each without having seen the others. The refiner takes its
+//! logits and hidden states, and in K passes decides every slot anew, each time knowing what the pass before put in
+//! front of it. [The page on XPress](guide) explains how.
 //!
 //! [`XpressHead`] holds a trained head's weights, [`XpressRefiner`] runs it on tokens of the host, and [`XpressBackend`]
-//! is what each backend does.
+//! says what each backend computes.
 //!
 //! ```
 //! use specdraft::xpress::{Blocks, Generate, XpressConfig, XpressHead, XpressLimits, XpressRefiner};
@@ -33,6 +33,9 @@ mod load;
 mod mixer;
 mod refiner;
 mod view;
+
+#[doc = include_str!("../../docs/xpress.md")]
+pub mod guide {}
 
 pub use backend::{Mlp, RefineInputs, XpressBackend, XpressLimits, XpressMemory};
 pub use config::XpressConfig;

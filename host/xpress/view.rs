@@ -35,7 +35,7 @@ impl BlockLayout {
         }
     }
 
-    /// Values from the first to one past the last that the layout reaches; `None` if that is more than a `usize` counts.
+    /// How many values the layout reaches over, gaps included; `None` if a `usize` cannot count them.
     pub fn extent(&self) -> Option<usize> {
         if self.requests == 0 || self.slots == 0 || self.width == 0 {
             return Some(0);

@@ -32,8 +32,8 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 /// `out[m][o] = dot(inputs[m], weights[o])`, handed to `out` one by one.
 ///
-/// `inputs` is `[M, K]`. The weights of output o are the `K` values from `first` on in row o of `weights`, whose rows have
-/// `row_len` values.
+/// `inputs` is `[M, width]`. The weights of output o are the `width` values from `first` on in row o of `weights`, whose
+/// rows have `row_len` values.
 pub(super) fn project(
     inputs: &[f32],
     width: usize,
@@ -124,9 +124,9 @@ mod tests {
         // 2^24 and 1 in one running sum: the 1 is lost, and lost only there.
         let mut a = vec![0.0; 32];
         (a[0], a[16], a[1]) = (16_777_216.0, 1.0, 1.0);
-        assert_eq!(dot(&a, &vec![1.0; 32]), 16_777_216.0);
+        assert_eq!(dot(&a, &[1.0; 32]), 16_777_216.0);
         (a[16], a[17]) = (0.0, 1.0);
-        assert_eq!(dot(&a, &vec![1.0; 32]), 16_777_218.0);
+        assert_eq!(dot(&a, &[1.0; 32]), 16_777_218.0);
     }
 
     #[test]

@@ -1,0 +1,134 @@
+//! The XPress refiner under test.
+
+mod bad_input;
+mod checkpoint;
+mod exact;
+mod golden;
+mod properties;
+mod reference;
+mod rounding;
+mod stages;
+
+pub use bad_input::check_bad_input;
+pub use checkpoint::{Checkpoint, Folder, Tensor};
+pub use exact::ExactCase;
+pub use golden::{GoldenReport, check_golden};
+pub use properties::PROPERTIES;
+pub use reference::Reference;
+
+use std::sync::Arc;
+
+use specdraft::xpress::{
+    GeneratedStep, RefineInputs, XpressBackend, XpressConfig, XpressHead, XpressLimits,
+};
+
+/// Builds a backend for a head.
+pub type Factory<'a> =
+    dyn FnMut(Arc<XpressHead>, XpressLimits) -> specdraft::Result<Box<dyn XpressBackend>> + 'a;
+
+/// A check of a backend.
+pub type Check = fn(&mut Factory<'_>) -> anyhow::Result<()>;
+
+/// Makes one `#[test]` of each property, for backends from `$factory`; attributes given go on every test.
+///
+/// ```ignore
+/// test_support::xpress_property_tests!(|head, limits| Ok(Box::new(CpuXpress::new(head, limits)?)));
+/// ```
+#[macro_export]
+macro_rules! xpress_property_tests {
+    ($(#[$attribute:meta])* $factory:expr) => {
+        $crate::xpress_property_tests! {
+            @each [$(#[$attribute])*] $factory;
+            exact_steps_equal_the_reference
+            rounding_is_where_it_is_documented
+            enough_passes_equal_sequential_decoding
+            a_settled_prefix_never_changes
+            a_slot_depends_on_no_later_slot
+            permuting_requests_permutes_results
+            a_request_does_not_see_its_batch
+            all_candidates_equal_the_full_vocabulary
+            few_and_many_passes_end_where_they_should
+            strides_do_not_change_results
+            special_logits_stay_in_their_rows
+            tokens_outside_the_vocabulary_count_as_zeros
+            stages_compose_to_a_refinement
+            selection_is_exact
+            argmax_stages_take_the_first_maximum
+        }
+    };
+    (@each $attributes:tt $factory:expr; $($name:ident)*) => {
+        $($crate::xpress_property_tests! { @one $attributes $factory; $name })*
+
+        #[test]
+        fn every_property_has_its_test() {
+            let names: Vec<&str> = $crate::xpress::PROPERTIES.iter().map(|(name, _)| *name).collect();
+            assert_eq!(names, [$(stringify!($name)),*]);
+        }
+    };
+    (@one [$($attribute:tt)*] $factory:expr; $name:ident) => {
+        #[test]
+        $($attribute)*
+        fn $name() {
+            $crate::xpress::run_property(stringify!($name), &mut $factory);
+        }
+    };
+}
+
+/// Runs one property by its name.
+///
+/// # Panics
+/// If there is no such property or it does not hold.
+pub fn run_property(name: &str, factory: &mut Factory<'_>) {
+    let property = PROPERTIES.iter().find(|(known, _)| *known == name);
+    let (_, check) = property.unwrap_or_else(|| panic!("no property {name}"));
+    check(factory).unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// Sizes at the edges of what is supported, none of them round: V, D, R, H, B.
+pub(crate) const SIZES: [[usize; 5]; 5] = [
+    [37, 8, 16, 16, 2],
+    [101, 24, 48, 80, 5],
+    [300, 40, 32, 64, 8],
+    [257, 16, 16, 32, 16],
+    [64, 16, 64, 48, 32],
+];
+
+/// A configuration of these sizes: V, D, R, H, B.
+pub(crate) fn config(
+    [vocab_size, hidden_size, rank, mlp_hidden, block_size]: [usize; 5],
+) -> XpressConfig {
+    XpressConfig {
+        vocab_size,
+        hidden_size,
+        rank,
+        mlp_hidden,
+        block_size,
+        num_passes: 6,
+        topc: 0,
+    }
+}
+
+/// Limits for `n` requests and any number of candidates.
+pub(crate) fn limits(n: usize, config: &XpressConfig) -> XpressLimits {
+    XpressLimits {
+        max_num_reqs: n.max(1),
+        max_topc: config.vocab_size,
+    }
+}
+
+/// A generated step's inputs.
+pub(crate) fn inputs(
+    step: &GeneratedStep,
+    passes: usize,
+    topc: usize,
+) -> specdraft::Result<RefineInputs<'_>> {
+    Ok(RefineInputs {
+        base: step.base()?,
+        hidden: step.hidden()?,
+        anchors: &step.anchors,
+        previous: &step.previous,
+        seeds: None,
+        passes,
+        topc,
+    })
+}
