@@ -101,6 +101,34 @@ impl SuffixDrafter {
         Self::new(Box::new(CpuSuffix::new(config)?))
     }
 
+    /// A drafter in the emulator. [`SuffixConfig::adaptive`] is turned on, see [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As [`EmulatorSuffix::new`](crate::emulator::EmulatorSuffix::new).
+    #[cfg(feature = "emulator")]
+    pub fn emulator(config: SuffixConfig) -> Result<Self> {
+        let config = SuffixConfig {
+            adaptive: true,
+            ..config
+        };
+        Self::new(Box::new(crate::emulator::EmulatorSuffix::new(config)?))
+    }
+
+    /// A drafter on GPU `ordinal` (after `CUDA_VISIBLE_DEVICES`). [`SuffixConfig::adaptive`] is turned on, see [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As [`OwnedCudaSuffix::new`](super::cuda::OwnedCudaSuffix::new).
+    #[cfg(feature = "cuda")]
+    pub fn cuda(config: SuffixConfig, ordinal: usize) -> Result<Self> {
+        let config = SuffixConfig {
+            adaptive: true,
+            ..config
+        };
+        Self::new(Box::new(super::cuda::OwnedCudaSuffix::new(
+            config, ordinal,
+        )?))
+    }
+
     /// A drafter on any backend. The backend must be adaptive: a draft's source and confidence come from its
     /// statistics, which change no draft. What it has learned stays; its rows are overwritten as requests start.
     ///

@@ -13,6 +13,8 @@
 mod backend;
 mod batch;
 mod config;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod drafter;
 
 pub use backend::{Document, Proposal, SuffixBackend, SuffixState};

@@ -38,7 +38,10 @@ macro_rules! functions {
 /// # Safety
 /// - `to` is valid for a write, as the driver API asks of every such argument.
 unsafe fn put<T>(to: *mut T, value: T) {
-    assert!(!to.is_null(), "the driver would write through a null pointer");
+    assert!(
+        !to.is_null(),
+        "the driver would write through a null pointer"
+    );
     // SAFETY: the caller's.
     unsafe { to.write(value) };
 }
@@ -220,16 +223,16 @@ functions! {
 
     fn cuModuleUnload(state, module: Handle) {
         state.not_while_capturing()?;
-        state.destroy(module, Kind::Module).map(drop)
+        state.unload(module)
     }
 
     fn cuModuleGetFunction(state, function: *mut Handle, module: Handle, name: *const c_char) {
-        state.alive(module, Kind::Module)?;
+        let module = state.alive(module, Kind::Module)?;
         // SAFETY: a text that ends in a nul.
         let name = unsafe { CStr::from_ptr(name) };
-        let kernel = specdraft_kernels::KERNELS.iter().find(|k| k.name.as_bytes() == name.to_bytes());
+        let kernel = specdraft_kernels::abi::KERNELS.iter().find(|k| k.name.as_bytes() == name.to_bytes());
         let kernel = kernel.ok_or(NOT_FOUND)?;
-        let handle = state.function(kernel);
+        let handle = state.function(module, kernel);
         // SAFETY: the driver API's contract.
         unsafe { put(function, handle) };
         Ok(())
@@ -254,7 +257,7 @@ functions! {
 
     fn cuFuncGetParamInfo(state, function: Handle, index: usize, offset: *mut usize, size: *mut usize) {
         let kernel = state.kernel(function)?;
-        let mut end = 0;
+        let mut end = 0usize;
         for (position, param) in kernel.params.iter().enumerate() {
             let bytes = param.ty.size();
             end = end.next_multiple_of(bytes);
@@ -405,7 +408,7 @@ functions! {
     fn cuStreamEndCapture(state, stream: Handle, graph: *mut Handle) {
         let stream = state.stream(stream)?;
         let work = state.end_capture(stream);
-        if work == Err(CAPTURE_INVALIDATED) {
+        if matches!(work, Err(CAPTURE_INVALIDATED)) {
             // SAFETY: the driver API's contract.
             unsafe { put(graph, std::ptr::null_mut()) };
         }

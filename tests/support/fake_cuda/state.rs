@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 
 use cuda_std::Kernel;
-use cuda_std::emu::{self, Buffer};
+use cuda_std::emu::{Buffer, LaunchConfig, Options, launch};
 
 thread_local! {
     static STATE: RefCell<State> = RefCell::new(State::new((9, 0), 13_000));
@@ -34,7 +34,6 @@ pub(super) enum Kind {
     Context,
     Stream,
     Module,
-    Function,
     Graph,
     GraphExec,
     Event,
@@ -107,7 +106,7 @@ pub(super) struct State {
     pub(super) fail: Option<(&'static str, usize, c_int)>,
     pub(super) current: Vec<usize>,
     pub(super) primary: Option<(usize, usize)>,
-    pub(super) functions: HashMap<usize, &'static Kernel>,
+    functions: HashMap<usize, (usize, &'static Kernel)>,
     pub(super) graphs: HashMap<usize, Vec<Work>>,
     pub(super) memory: BTreeMap<u64, Buffer<u32>>,
     pub(super) pinned: BTreeMap<usize, Vec<u64>>,
@@ -209,11 +208,7 @@ impl State {
 
     /// Whether the device memory `bytes` from `ptr` on is one live allocation's.
     pub(super) fn inside(&self, ptr: u64, bytes: usize) -> Result<(), c_int> {
-        let (&start, buffer) = self
-            .memory
-            .range(..=ptr)
-            .next_back()
-            .ok_or(INVALID_VALUE)?;
+        let (&start, buffer) = self.memory.range(..=ptr).next_back().ok_or(INVALID_VALUE)?;
         let end = start + 4 * buffer.len() as u64;
         if ptr + bytes as u64 <= end {
             Ok(())
@@ -274,48 +269,90 @@ impl State {
     pub(super) fn drain(&mut self) -> Result<(), c_int> {
         for work in std::mem::take(&mut self.queue) {
             if self.failed.is_none() {
-                self.failed = run(work).err();
+                self.failed = self.run(work).err();
             }
         }
         self.failed.map_or(Ok(()), Err)
     }
-}
 
-fn run(work: Work) -> Result<(), c_int> {
-    match work {
-        Work::Launch {
-            kernel,
-            grid,
-            block,
-            args,
-        } => {
-            let config = emu::LaunchConfig {
+    /// A kernel of a loaded module, as a handle that lives as long as the module.
+    pub(super) fn function(&mut self, module: usize, kernel: &'static Kernel) -> *mut c_void {
+        self.next += 0x10;
+        self.functions.insert(self.next, (module, kernel));
+        std::ptr::without_provenance_mut(self.next)
+    }
+
+    pub(super) fn kernel(&self, function: *mut c_void) -> Result<&'static Kernel, c_int> {
+        self.in_context()?;
+        let (_, kernel) = self.functions.get(&function.addr()).ok_or(INVALID_HANDLE)?;
+        Ok(kernel)
+    }
+
+    pub(super) fn unload(&mut self, module: *mut c_void) -> Result<(), c_int> {
+        let module = self.destroy(module, Kind::Module)?;
+        self.functions.retain(|_, (owner, _)| *owner != module);
+        Ok(())
+    }
+
+    /// Device memory, unwritten.
+    pub(super) fn allocate(&mut self, bytes: usize) -> u64 {
+        let buffer = Buffer::uninit(bytes.div_ceil(4));
+        let address = buffer.arg();
+        self.memory.insert(address, buffer);
+        address
+    }
+
+    fn run(&mut self, work: Work) -> Result<(), c_int> {
+        match work {
+            Work::Launch {
+                kernel,
                 grid,
                 block,
-                ..Default::default()
-            };
-            // SAFETY: the arguments are what the library passed for this kernel's parameters; every access is checked.
-            let ran = unsafe { emu::launch(kernel, config, &args, &emu::Options::default()) };
-            if let Err(error) = ran {
-                eprintln!("{}: {error}", kernel.name);
-                return Err(LAUNCH_FAILED);
+                args,
+            } => {
+                let config = LaunchConfig::new(grid, block);
+                // SAFETY: the arguments are what the library passed for this kernel's parameters.
+                let ran = unsafe { launch(kernel, config, &args, &Options::default()) };
+                if let Err(error) = ran {
+                    eprintln!("{}: {error}", kernel.name);
+                    return Err(LAUNCH_FAILED);
+                }
+            }
+            Work::Fill { to, word, count } => self.store(to, &vec![word; count]),
+            Work::Upload { to, from, bytes } => {
+                let from = std::ptr::with_exposed_provenance::<u8>(from);
+                // SAFETY: page-locked memory of that size, live since it was enqueued.
+                let data = unsafe { std::slice::from_raw_parts(from, bytes) };
+                self.store(to, &words(data));
+            }
+            Work::Store { to, data } => self.store(to, &words(&data)),
+            Work::Download { to, from, bytes } => {
+                let (buffer, at) = self.at(from);
+                for (index, word) in (0..bytes / 4).map(|i| (i, buffer.get(at + i))) {
+                    let to = std::ptr::with_exposed_provenance_mut::<u32>(to);
+                    // SAFETY: host memory of that size, which the library keeps until the copy has run.
+                    unsafe { to.add(index).write_unaligned(word) };
+                }
             }
         }
-        Work::Fill { to, word, count } => {
-            store(to, &word.to_ne_bytes().repeat(count));
-        }
-        Work::Upload { to, from, bytes } => {
-            let from = std::ptr::with_exposed_provenance::<u8>(from);
-            // SAFETY: page-locked memory of that size, which the library keeps until the copy has run.
-            store(to, unsafe { std::slice::from_raw_parts(from, bytes) });
-        }
-        Work::Store { to, data } => store(to, &data),
-        Work::Download { to, from, bytes } => {
-            let data = with_memory(from, bytes);
-            let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
-            // SAFETY: host memory of that size, which the library keeps until the copy has run.
-            unsafe { to.copy_from_nonoverlapping(data.as_ptr(), bytes) };
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn store(&mut self, to: u64, words: &[u32]) {
+        let (buffer, at) = self.at(to);
+        buffer.write_at(at, words);
+    }
+
+    /// The allocation that holds an address, and the address's word in it. Enqueuing has checked that there is one.
+    fn at(&mut self, ptr: u64) -> (&mut Buffer<u32>, usize) {
+        let found = self.memory.range_mut(..=ptr).next_back();
+        let (start, buffer) = found.expect("memory is freed only after the work that uses it");
+        (buffer, (ptr - start) as usize / 4)
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    assert!(bytes.len().is_multiple_of(4), "a copy of whole words");
+    let words = bytes.as_chunks().0.iter();
+    words.map(|&word| u32::from_ne_bytes(word)).collect()
 }
