@@ -27,7 +27,9 @@ fn main() {
             committed
         }
         (None, true) => {
-            println!("cargo::warning={REBUILD}=1, but the device sources are not part of this package; using its PTX");
+            println!(
+                "cargo::warning={REBUILD}=1, but the device sources are not part of this package; using its PTX"
+            );
             committed
         }
         (None, false) => committed,
@@ -60,7 +62,9 @@ fn warn_if_stale(root: &Path, manifest: &Manifest) {
         Ok(_) => println!(
             "cargo::warning=ptx/ is older than the device sources: the cuda feature runs the old kernels. Rebuild it with `cargo xtask build-ptx`, or for this build alone with {REBUILD}=1"
         ),
-        Err(error) => println!("cargo::warning=whether ptx/ is up to date could not be told: {error}"),
+        Err(error) => {
+            println!("cargo::warning=whether ptx/ is up to date could not be told: {error}")
+        }
     }
 }
 

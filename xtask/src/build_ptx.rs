@@ -124,7 +124,6 @@ fn generate(shipped: Codegen) -> Result<BTreeMap<String, String>> {
                 files.insert(target.file(), built.ptx);
             }
         }
-        of_codegen.sort_by(|a, b| a.kernel.cmp(&b.kernel));
         usages.push((codegen, of_codegen));
     }
     resources::check(&usages[0].1, &device::STACK_REASONS)?;

@@ -4,6 +4,7 @@ mod build_ptx;
 mod bundle;
 mod cuda_tools;
 mod device;
+mod fuzz;
 mod gpu;
 mod resources;
 mod setup;
@@ -34,6 +35,8 @@ enum Command {
     BuildPtx(build_ptx::Arguments),
     /// Run every check that this machine can run
     Test,
+    /// Compare the kernels with the CPU drafter on generated lives
+    Fuzz(fuzz::Arguments),
     /// Pack what the GPU tests need, to run them on another machine
     Bundle,
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(),
         Command::BuildPtx(arguments) => build_ptx::run(&arguments),
         Command::Test => test::run(),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Bundle => bundle::run(),
     };
     match done {

@@ -1,5 +1,6 @@
 //! `ptx/RESOURCES.md`: what each kernel takes of a multiprocessor, as ptxas says.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::{Context, Result, bail};
@@ -52,6 +53,17 @@ pub(crate) fn parse(text: &str, target: &str, gpu: &str) -> Result<Vec<Usage>> {
 }
 
 impl Usage {
+    fn cell(&self) -> String {
+        let mut cell = self.registers.to_string();
+        if self.stack > 0 {
+            cell += &format!(", stack {}", self.stack);
+        }
+        if self.spills > 0 {
+            cell += &format!(", spills {}", self.spills);
+        }
+        cell
+    }
+
     fn add(&mut self, part: &str) -> Result<()> {
         let part = part.strip_prefix("Used ").unwrap_or(part);
         let Some((number, what)) = part.split_once(' ') else {
@@ -102,7 +114,8 @@ pub(crate) fn check(usages: &[Usage], reasons: &[(&str, &str)]) -> Result<()> {
 pub(crate) fn table(ptxas: &str, usages: &[(Codegen, Vec<Usage>)]) -> String {
     let mut text = format!(
         "# What the kernels use\n\n\
-         Written by `cargo xtask build-ptx` from `ptxas -v` (ptxas {ptxas}). Bytes of stack and spills are a thread's, of static shared memory a block's.\n"
+         Written by `cargo xtask build-ptx` from `ptxas -v` (ptxas {ptxas}). Shared: bytes a block, without dynamic shared memory. Then, for each \
+         PTX and the GPUs that it is assembled for, registers a thread; a stack frame or spilled registers, if any, beside them in bytes.\n"
     );
     for (index, (codegen, usages)) in usages.iter().enumerate() {
         let role = if index == 0 {
@@ -111,33 +124,48 @@ pub(crate) fn table(ptxas: &str, usages: &[(Codegen, Vec<Usage>)]) -> String {
             ", for comparison"
         };
         line(&mut text, format_args!("\n## {codegen}{role}\n"));
-        line(
-            &mut text,
-            format_args!("| kernel | PTX | GPU | registers | shared | stack | spills |"),
-        );
-        line(&mut text, format_args!("|---|---|---|--:|--:|--:|--:|"));
-        for usage in usages {
-            line(
-                &mut text,
-                format_args!(
-                    "| {} | {} | {} | {} | {} | {} | {} |",
-                    usage.kernel,
-                    usage.target,
-                    usage.gpu,
-                    usage.registers,
-                    usage.shared,
-                    usage.stack,
-                    usage.spills
-                ),
-            );
-        }
-        if index == 0 {
-            for (kernel, reason) in device::STACK_REASONS {
-                line(&mut text, format_args!("\n- {kernel}: {reason}"));
-            }
-        }
+        rows(&mut text, usages);
+    }
+    for (kernel, reason) in device::STACK_REASONS {
+        line(&mut text, format_args!("\n- {kernel}: {reason}"));
     }
     text
+}
+
+/// One row a kernel, one column an assembly.
+fn rows(text: &mut String, usages: &[Usage]) {
+    let mut columns = Vec::new();
+    let mut kernels: BTreeMap<&str, Vec<&Usage>> = BTreeMap::new();
+    for usage in usages {
+        let column = (usage.target.as_str(), usage.gpu.as_str());
+        if !columns.contains(&column) {
+            columns.push(column);
+        }
+        kernels.entry(&usage.kernel).or_default().push(usage);
+    }
+    let heads = columns.iter().map(|(target, gpu)| match target == gpu {
+        true => format!(" {gpu} |"),
+        false => format!(" {target} on {gpu} |"),
+    });
+    line(
+        text,
+        format_args!("| kernel | shared |{}", heads.collect::<String>()),
+    );
+    line(
+        text,
+        format_args!("|---|--:|{}", "--:|".repeat(columns.len())),
+    );
+    for (kernel, usages) in kernels {
+        let shared = usages.iter().map(|usage| usage.shared).max();
+        let mut row = format!("| {kernel} | {} |", shared.unwrap_or(0));
+        for column in &columns {
+            let found = usages
+                .iter()
+                .find(|usage| (usage.target.as_str(), usage.gpu.as_str()) == *column);
+            row += &found.map_or_else(|| " |".to_owned(), |usage| format!(" {} |", usage.cell()));
+        }
+        line(text, format_args!("{row}"));
+    }
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
@@ -196,13 +224,27 @@ ptxas info    : Function properties for helper
     }
 
     #[test]
-    fn the_table_has_a_row_a_kernel() {
+    fn the_table_has_a_row_a_kernel_and_a_column_an_assembly() {
+        let mut all = usages();
+        all.extend(
+            parse(PTXAS, "sm_90a", "sm_90a")
+                .unwrap()
+                .into_iter()
+                .take(1),
+        );
         let text = table(
             "13.5.37",
-            &[(Codegen::Nvvm, usages()), (Codegen::Llvm, Vec::new())],
+            &[(Codegen::Nvvm, all), (Codegen::Llvm, Vec::new())],
         );
-        assert!(text.contains("## nvvm, which ships"));
-        assert!(text.contains("\n| hello | sm_80 | sm_89 | 10 | 1024 | 0 | 0 |\n"));
-        assert!(text.contains("## llvm, for comparison"));
+        let (ships, other) = text.split_once("## llvm, for comparison").unwrap();
+        assert!(ships.contains("## nvvm, which ships"));
+        assert!(
+            ships.contains("\n| kernel | shared | sm_80 on sm_89 | sm_90a |\n|---|--:|--:|--:|\n")
+        );
+        assert!(
+            ships.contains("\n| bad | 0 | 8, stack 64, spills 20 | 8, stack 64, spills 20 |\n")
+        );
+        assert!(ships.contains("\n| hello | 1024 | 10 | |\n"));
+        assert!(!other.contains("hello"));
     }
 }
