@@ -40,7 +40,8 @@ fn candidates_with(named: Option<OsString>) -> Result<Vec<PtxText>, (PathBuf, io
     }
 }
 
-const BUILT_IN: [(&str, &str); 2] = [
+/// File names and texts.
+pub(crate) const BUILT_IN: [(&str, &str); 2] = [
     (
         "specdraft.sm_80.ptx",
         include_str!(concat!(env!("SPECDRAFT_PTX_DIR"), "/specdraft.sm_80.ptx")),

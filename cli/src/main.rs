@@ -3,6 +3,7 @@
 mod args;
 mod backend;
 mod counts;
+mod doctor;
 mod failure;
 mod input;
 mod progress;
@@ -11,6 +12,7 @@ mod report;
 mod run;
 mod session;
 mod tokenizer;
+mod tools;
 
 use std::io;
 use std::process::ExitCode;
@@ -23,7 +25,7 @@ use failure::Failure;
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Replay(args) => run::replay(&args),
-        Command::Doctor(_) => Ok(()),
+        Command::Doctor(args) => doctor::doctor(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

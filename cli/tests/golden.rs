@@ -24,6 +24,22 @@ fn short_sessions_give_the_expected_numbers() {
 }
 
 #[test]
+fn the_kernels_in_the_emulator_give_them_too() {
+    let expected = expected("short_sessions.expected.jsonl");
+    let got = replay_as(&expected[0], "short_sessions.jsonl", "emulator");
+    assert_numbers(&got, &expected[0]);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_kernels_on_a_gpu_give_them_too() {
+    for expected in expected("agent_sessions.expected.jsonl") {
+        let got = replay_as(&expected, "agent_sessions.jsonl.xz", "cuda");
+        assert_numbers(&got, &expected);
+    }
+}
+
+#[test]
 fn lists_are_replayed_in_every_combination() {
     let file = sample("short_sessions.jsonl");
     let got = replay(&[

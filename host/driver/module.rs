@@ -95,6 +95,17 @@ impl<'a> Ptx<'a> {
     }
 }
 
+impl Ptx<'static> {
+    /// All that the library carries.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse): none, for a library that was built whole.
+    pub fn built_in() -> Result<Vec<Self>, DriverError> {
+        let parse = |&(name, text)| Self::parse(name, text);
+        ptx::BUILT_IN.iter().map(parse).collect()
+    }
+}
+
 /// Kernels loaded in a context. Cheap to clone; unloaded with the last clone and the last function.
 #[derive(Clone)]
 pub struct Module {

@@ -42,6 +42,8 @@ struct Scanner<'a> {
     at: usize,
     line: usize,
     line_start: usize,
+    /// The bytes ended within a value.
+    cut_off: bool,
 }
 
 impl<'a> Scanner<'a> {
@@ -51,6 +53,7 @@ impl<'a> Scanner<'a> {
             at: 0,
             line,
             line_start: 0,
+            cut_off: false,
         }
     }
 
@@ -101,6 +104,8 @@ impl<'a> Scanner<'a> {
         let mut separated = true;
         loop {
             match self.next_byte() {
+                // The value that was cut off will not parse: one problem, not two.
+                None if self.cut_off => return,
                 None => {
                     found.push(self.problem("the array is not closed: the file was cut off here"));
                     return;
@@ -162,6 +167,7 @@ impl<'a> Scanner<'a> {
                 _ => {}
             }
         }
+        self.cut_off = depth > 0 || in_string;
         Value {
             line,
             column,
