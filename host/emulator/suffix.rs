@@ -373,7 +373,7 @@ impl SuffixBackend for EmulatorSuffix {
 }
 
 /// The number of a sequence of well-mixed ones (SplitMix64).
-fn split_mix(seed: u64, index: u64) -> u64 {
+pub(super) fn split_mix(seed: u64, index: u64) -> u64 {
     let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

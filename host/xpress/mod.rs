@@ -31,6 +31,8 @@ mod generate;
 mod head;
 mod load;
 mod mixer;
+#[cfg(any(feature = "emulator", feature = "cuda"))]
+pub(crate) mod plan;
 mod refiner;
 mod view;
 

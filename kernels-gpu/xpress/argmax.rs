@@ -161,7 +161,9 @@ kernels! {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn start(args: StartArgs) {
-    let StartArgs { rows, slots, width, .. } = args;
+    let StartArgs {
+        rows, slots, width, ..
+    } = args;
     let (block, thread) = (block_idx_x(), thread_idx_x());
     let parts = at_least_one(args.parts);
     let (row, index) = (block / parts, block % parts);
@@ -193,7 +195,15 @@ unsafe fn start(args: StartArgs) {
         };
         let base = base.get(row);
         let best = best_of_part::<false>(base, base, index, parts.get(), args.part);
-        finish(best, args.keys, args.arrived, row, rows, parts.get(), tokens);
+        finish(
+            best,
+            args.keys,
+            args.arrived,
+            row,
+            rows,
+            parts.get(),
+            tokens,
+        );
     }
 }
 
@@ -202,20 +212,43 @@ unsafe fn start(args: StartArgs) {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn add_argmax(args: AddArgs) {
-    let AddArgs { rows, slots, width, .. } = args;
+    let AddArgs {
+        rows, slots, width, ..
+    } = args;
     let parts = at_least_one(args.parts);
     let (row, index) = (block_idx_x() / parts, block_idx_x() % parts);
     let (request_stride, slot_stride) = (args.base_request_stride, args.base_slot_stride);
-    let base = Rows { first: args.base, request_stride, slot_stride, slots, width };
+    let base = Rows {
+        first: args.base,
+        request_stride,
+        slot_stride,
+        slots,
+        width,
+    };
     let (request_stride, slot_stride) = (args.bias_request_stride, args.bias_slot_stride);
-    let bias = Rows { first: args.bias, request_stride, slot_stride, slots, width };
+    let bias = Rows {
+        first: args.bias,
+        request_stride,
+        slot_stride,
+        slots,
+        width,
+    };
     pdl::launch_dependents();
     pdl::wait();
     // SAFETY: the kernel's contract.
     unsafe {
-        let best = best_of_part::<true>(base.get(row), bias.get(row), index, parts.get(), args.part);
+        let best =
+            best_of_part::<true>(base.get(row), bias.get(row), index, parts.get(), args.part);
         let tokens = Tokens::new(args.blocks, null_mut(), null_mut(), rows, slots);
-        finish(best, args.keys, args.arrived, row, rows, parts.get(), tokens);
+        finish(
+            best,
+            args.keys,
+            args.arrived,
+            row,
+            rows,
+            parts.get(),
+            tokens,
+        );
     }
 }
 
@@ -224,13 +257,27 @@ unsafe fn add_argmax(args: AddArgs) {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn topc_argmax(args: TopcArgs) {
-    let TopcArgs { rows, slots, width, .. } = args;
+    let TopcArgs {
+        rows, slots, width, ..
+    } = args;
     let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
     let row = block_idx_x() * TOPC_ROWS + warp;
     let (request_stride, slot_stride) = (args.base_request_stride, args.base_slot_stride);
-    let base = Rows { first: args.base, request_stride, slot_stride, slots, width };
+    let base = Rows {
+        first: args.base,
+        request_stride,
+        slot_stride,
+        slots,
+        width,
+    };
     let (request_stride, slot_stride) = (args.bias_request_stride, args.bias_slot_stride);
-    let bias = Rows { first: args.bias, request_stride, slot_stride, slots, width };
+    let bias = Rows {
+        first: args.bias,
+        request_stride,
+        slot_stride,
+        slots,
+        width,
+    };
     pdl::launch_dependents();
     pdl::wait();
     if row >= rows {
@@ -253,10 +300,20 @@ unsafe fn topc_argmax(args: TopcArgs) {
 /// # Safety
 /// - The rows may be read, and no thread of the launch writes them.
 #[inline(always)]
-unsafe fn best_of_part<const ADD: bool>(base: Row, bias: Row, index: u32, parts: u32, part: u32) -> Best {
+unsafe fn best_of_part<const ADD: bool>(
+    base: Row,
+    bias: Row,
+    index: u32,
+    parts: u32,
+    part: u32,
+) -> Best {
     let first = index * (part / 8);
     // A row that is not aligned may have one vector more than its width needs: the last part takes it.
-    let end = if index + 1 == parts { base.count() } else { first + part / 8 };
+    let end = if index + 1 == parts {
+        base.count()
+    } else {
+        first + part / 8
+    };
     // SAFETY: the caller's contract.
     unsafe { best_of::<ADD>(base, bias, first + thread_idx_x(), THREADS, end) }
 }
@@ -267,7 +324,11 @@ unsafe fn best_of_part<const ADD: bool>(base: Row, bias: Row, index: u32, parts:
 /// - As [`best_of_part`].
 #[inline(always)]
 unsafe fn best_of<const ADD: bool>(base: Row, bias: Row, first: u32, step: u32, end: u32) -> Best {
-    let mut seen = Seen { value: f32::NEG_INFINITY, vector: 0, words: [NOTHING; 4] };
+    let mut seen = Seen {
+        value: f32::NEG_INFINITY,
+        vector: 0,
+        words: [NOTHING; 4],
+    };
     let add = |a: [u32; 4], b: [u32; 4]| {
         let mut sums = a;
         if ADD {
@@ -278,7 +339,10 @@ unsafe fn best_of<const ADD: bool>(base: Row, bias: Row, first: u32, step: u32, 
     // SAFETY: the caller's contract, for all reads below.
     let one_by_one = |vector: u32| unsafe {
         let element = base.element(vector);
-        add(base.elements(element), if ADD { bias.elements(element) } else { [0; 4] })
+        add(
+            base.elements(element),
+            if ADD { bias.elements(element) } else { [0; 4] },
+        )
     };
     if ADD && base.shift() != bias.shift() {
         let mut vector = first;
@@ -309,7 +373,12 @@ unsafe fn best_of<const ADD: bool>(base: Row, bias: Row, first: u32, step: u32, 
         if (first == 0) & !base.is_whole(0) {
             seen.offer(0, one_by_one(0));
         }
-        if (last > 0) & (last >= first) & (last < end) & ((last - first) % at_least_one(step) == 0) & !base.is_whole(last) {
+        if (last > 0)
+            & (last >= first)
+            & (last < end)
+            & ((last - first) % at_least_one(step) == 0)
+            & !base.is_whole(last)
+        {
             seen.offer(last, one_by_one(last));
         }
     }
@@ -317,7 +386,10 @@ unsafe fn best_of<const ADD: bool>(base: Row, bias: Row, first: u32, step: u32, 
         return Best::none();
     }
     let index = base.element(seen.vector) + i64::from(first_of(seen.words, seen.value));
-    Best { value: seen.value, index: index as u32 }
+    Best {
+        value: seen.value,
+        index: index as u32,
+    }
 }
 
 /// The best value so far, and the vector that it came in.
@@ -333,7 +405,11 @@ impl Seen {
     fn offer(&mut self, vector: u32, words: [u32; 4]) {
         let value = largest(words);
         if (value > self.value) | ((value == self.value) & (vector < self.vector)) {
-            *self = Self { value, vector, words };
+            *self = Self {
+                value,
+                vector,
+                words,
+            };
         }
     }
 }
@@ -343,12 +419,29 @@ impl Seen {
 /// # Safety
 /// - As [`offer`] and [`Tokens::write`]; all threads of the block call it.
 #[inline(always)]
-unsafe fn finish(best: Best, keys: *mut u64, arrived: *mut u32, row: u32, rows: u32, parts: u32, tokens: Tokens) {
+unsafe fn finish(
+    best: Best,
+    keys: *mut u64,
+    arrived: *mut u32,
+    row: u32,
+    rows: u32,
+    parts: u32,
+    tokens: Tokens,
+) {
     // SAFETY: the caller's contract.
     unsafe {
-        let key = block_max::<{ THREADS / 32 }>(shared_array![xpress_argmax_keys: [u64; (THREADS / 32) as usize]], best.key());
+        let key = block_max::<{ THREADS / 32 }>(
+            shared_array![xpress_argmax_keys: [u64; (THREADS / 32) as usize]],
+            best.key(),
+        );
         if thread_idx_x() == 0
-            && let Some(key) = offer(Global::new(keys, rows), Global::new(arrived, rows), row, parts, key)
+            && let Some(key) = offer(
+                Global::new(keys, rows),
+                Global::new(arrived, rows),
+                row,
+                parts,
+                key,
+            )
         {
             tokens.write(row, i64::from(index_of(key)));
         }

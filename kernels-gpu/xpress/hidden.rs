@@ -13,7 +13,10 @@
 
 use super::tile::{CHUNK, Operand, Sums, THREADS, for_pairs, own_row, place, product, side};
 use cuda_std::shared::{dynamic_shared_mem, shared_array};
-use cuda_std::thread::{block_idx_x, block_idx_y, block_idx_z, device_fence, grid_dim_x, grid_dim_y, sync_threads, thread_idx_x};
+use cuda_std::thread::{
+    block_idx_x, block_idx_y, block_idx_z, device_fence, grid_dim_x, grid_dim_y, sync_threads,
+    thread_idx_x,
+};
 use cuda_std::{Global, at_least_one, bf16, bf16x2, pdl};
 
 /// Threads of [`xpress_mean`], each of which takes eight values.
@@ -105,7 +108,10 @@ kernels! {
 
 /// Tiles of `xpress_project_*`: of rows, the means' after the slots', and of columns.
 pub const fn project_tiles(requests: u32, slots: u32, rank: u32, side: u32) -> [u32; 2] {
-    [(requests * slots).div_ceil(side) + requests.div_ceil(side), rank.div_ceil(side)]
+    [
+        (requests * slots).div_ceil(side) + requests.div_ceil(side),
+        rank.div_ceil(side),
+    ]
 }
 
 kernels! {
@@ -156,7 +162,11 @@ unsafe fn mean_of_slots(args: MeanArgs) {
         return;
     }
     let start = u64::from(request) * args.request_stride + u64::from(column);
-    let hidden = Global::new(args.hidden, start + u64::from(slots - 1) * args.slot_stride + 8).cast::<u32>();
+    let hidden = Global::new(
+        args.hidden,
+        start + u64::from(slots - 1) * args.slot_stride + 8,
+    )
+    .cast::<u32>();
     let mut sums = [0.0f32; 8];
     let mut slot = 0;
     while slot < slots {
@@ -189,7 +199,14 @@ unsafe fn mean_of_slots(args: MeanArgs) {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn project<const T: usize, const J: usize>(args: ProjectArgs) {
-    let ProjectArgs { requests, slots, rank, width, splits, .. } = args;
+    let ProjectArgs {
+        requests,
+        slots,
+        rank,
+        width,
+        splits,
+        ..
+    } = args;
     pdl::launch_dependents();
     pdl::wait();
     let (side, wide) = (side(T), u64::from(width));
@@ -200,9 +217,14 @@ unsafe fn project<const T: usize, const J: usize>(args: ProjectArgs) {
     let first_column = block_idx_y() * side;
 
     let (states, end_row, matrix) = if of_means {
-        (Global::new(args.mean, u64::from(requests) * wide), requests, args.down_g)
+        (
+            Global::new(args.mean, u64::from(requests) * wide),
+            requests,
+            args.down_g,
+        )
     } else {
-        let last = u64::from(requests - 1) * args.request_stride + u64::from(slots - 1) * args.slot_stride;
+        let last =
+            u64::from(requests - 1) * args.request_stride + u64::from(slots - 1) * args.slot_stride;
         (Global::new(args.hidden, last + wide), rows, args.down_h)
     };
     let state = |i: usize, k: u32| {
@@ -231,21 +253,42 @@ unsafe fn project<const T: usize, const J: usize>(args: ProjectArgs) {
             dynamic_shared_mem(),
             first,
             end,
-            &Operand { matrix: states, at: state },
-            &Operand { matrix: Global::new(matrix, u64::from(rank) * wide), at: weight },
+            &Operand {
+                matrix: states,
+                at: state,
+            },
+            &Operand {
+                matrix: Global::new(matrix, u64::from(rank) * wide),
+                at: weight,
+            },
         );
         if splits > 1 {
             let tile = block_idx_x() * grid_dim_y() + block_idx_y();
             let tiles = grid_dim_x() * grid_dim_y();
             let size = u64::from(splits) * u64::from(side * side);
-            let partial = Global::new(args.partial, u64::from(tiles) * size).slice(u64::from(tile) * size, size);
-            if !add_splits(&mut sums, partial, Global::new(args.arrived, tiles), tile, splits) {
+            let partial = Global::new(args.partial, u64::from(tiles) * size)
+                .slice(u64::from(tile) * size, size);
+            if !add_splits(
+                &mut sums,
+                partial,
+                Global::new(args.arrived, tiles),
+                tile,
+                splits,
+            ) {
                 return;
             }
         }
         let shift = if of_means { rows } else { 0 };
         let out = u64::from(rows) + u64::from(requests);
-        store(&sums, args.projected, out, first_row + shift, end_row + shift, first_column, rank);
+        store(
+            &sums,
+            args.projected,
+            out,
+            first_row + shift,
+            end_row + shift,
+            first_column,
+            rank,
+        );
     }
 }
 
@@ -254,7 +297,12 @@ unsafe fn project<const T: usize, const J: usize>(args: ProjectArgs) {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn combine<const T: usize, const J: usize>(args: CombineArgs) {
-    let CombineArgs { requests, slots, rank, .. } = args;
+    let CombineArgs {
+        requests,
+        slots,
+        rank,
+        ..
+    } = args;
     pdl::launch_dependents();
     pdl::wait();
     let (first_row, first_column) = (block_idx_x() * side(T), block_idx_y() * side(T));
@@ -262,7 +310,11 @@ unsafe fn combine<const T: usize, const J: usize>(args: CombineArgs) {
     let both = |i: usize, k: u32| {
         let row = first_row + own_row(i);
         // The request's projection lies after all slots'.
-        let (at, k) = if k < rank { (row, k) } else { (rows + row / at_least_one(slots), k - rank) };
+        let (at, k) = if k < rank {
+            (row, k)
+        } else {
+            (rows + row / at_least_one(slots), k - rank)
+        };
         ((row < rows) & (k < rank)).then_some(u64::from(at) * r + u64::from(k))
     };
     let weight = |i: usize, k: u32| {
@@ -276,10 +328,24 @@ unsafe fn combine<const T: usize, const J: usize>(args: CombineArgs) {
             dynamic_shared_mem(),
             0,
             (2 * rank).div_ceil(CHUNK),
-            &Operand { matrix: projected, at: both },
-            &Operand { matrix: Global::new(args.in_proj, r * 3 * r), at: weight },
+            &Operand {
+                matrix: projected,
+                at: both,
+            },
+            &Operand {
+                matrix: Global::new(args.in_proj, r * 3 * r),
+                at: weight,
+            },
         );
-        store(&sums, args.xh, u64::from(rows), first_row, rows, first_column, rank);
+        store(
+            &sums,
+            args.xh,
+            u64::from(rows),
+            first_row,
+            rows,
+            first_column,
+            rank,
+        );
     }
 }
 
@@ -300,7 +366,8 @@ unsafe fn add_splits<const T: usize, const J: usize>(
     let thread = thread_idx_x();
     let last = shared_array![xpress_project_last: [u32; 1]];
     let size = side(T) * side(T);
-    let at = |split: u32, i: usize, j: usize| split * size + ((i * J + j) as u32 * THREADS + thread) * 4;
+    let at =
+        |split: u32, i: usize, j: usize| split * size + ((i * J + j) as u32 * THREADS + thread) * 4;
     // SAFETY: each thread writes its own elements of its split; the fences and the counter order them before the last
     // block's reads. `last` is written by thread 0 between two barriers' worth of reads of others.
     unsafe {
@@ -361,7 +428,12 @@ unsafe fn store<const T: usize, const J: usize>(
         let (row, column) = (first_row + row, first_column + column);
         if (row < end_row) & (column < rank) {
             // SAFETY: the caller's contract; a lane writes its own pairs.
-            unsafe { to.st((u64::from(row) * u64::from(rank) + u64::from(column)) / 2, bf16x2::pack(x0, x1)) };
+            unsafe {
+                to.st(
+                    (u64::from(row) * u64::from(rank) + u64::from(column)) / 2,
+                    bf16x2::pack(x0, x1),
+                )
+            };
         }
     });
 }

@@ -17,11 +17,15 @@
 //! 5. A token that is none of the vocabulary is a row of zeros, which cp.async writes without reading anything.
 
 use super::goes_on;
-use super::tile::{CHUNK, Operand, Sums, THREADS, for_pairs, own_row, place, product, ring_bytes, side};
+use super::tile::{
+    CHUNK, Operand, Sums, THREADS, for_pairs, own_row, place, product, ring_bytes, side,
+};
 use cuda_std::math::{exp2_approx, fma, recip_approx};
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
-use cuda_std::{Global, Shared, at_least_one, bf16, bf16_from_f32, bf16_to_f32, bf16x2, cp_async, pdl};
+use cuda_std::{
+    Global, Shared, at_least_one, bf16, bf16_from_f32, bf16_to_f32, bf16x2, cp_async, pdl,
+};
 
 /// Channels and slots of a block of [`xpress_mix`].
 const SIDE: u32 = side(1);
@@ -159,7 +163,13 @@ kernels! {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn mix(args: MixArgs) {
-    let MixArgs { requests, slots, rank, vocabulary, .. } = args;
+    let MixArgs {
+        requests,
+        slots,
+        rank,
+        vocabulary,
+        ..
+    } = args;
     let r = u64::from(rank);
     let divisor = at_least_one(slots);
     let of_block = SIDE / divisor;
@@ -203,14 +213,21 @@ unsafe fn mix(args: MixArgs) {
         };
         let weight = |i: usize, k: u32| {
             let channel = first_channel + own_row(i);
-            ((channel < rank) & (k < rank)).then_some(u64::from(channel) * 3 * r + 2 * r + u64::from(k))
+            ((channel < rank) & (k < rank))
+                .then_some(u64::from(channel) * 3 * r + 2 * r + u64::from(k))
         };
         let sums = product::<1, 2>(
             ring,
             0,
             rank.div_ceil(CHUNK),
-            &Operand { matrix: Global::new(args.w1, u64::from(vocabulary) * r), at: embedding },
-            &Operand { matrix: Global::new(args.in_proj, 3 * r * r), at: weight },
+            &Operand {
+                matrix: Global::new(args.w1, u64::from(vocabulary) * r),
+                at: embedding,
+            },
+            &Operand {
+                matrix: Global::new(args.in_proj, 3 * r * r),
+                at: weight,
+            },
         );
         cp_async::wait::<0>();
         // The chunks are used up: x takes their place.
@@ -220,7 +237,8 @@ unsafe fn mix(args: MixArgs) {
         for_pairs(&sums, place::<1>().1, |row, column, x0, x1| {
             let channel = first_channel + column;
             if let (Some((request, slot)), true) = (slot_of(row), channel < rank) {
-                let at = (u64::from(request) * u64::from(slots) + u64::from(slot)) * r + u64::from(channel);
+                let at = (u64::from(request) * u64::from(slots) + u64::from(slot)) * r
+                    + u64::from(channel);
                 let h = xh.ld(at / 2);
                 x.st(row * SIDE + column, x0 + bf16x2::low(h));
                 x.st(row * SIDE + column + 1, x1 + bf16x2::high(h));
@@ -235,7 +253,8 @@ unsafe fn mix(args: MixArgs) {
         while row < of_block * slots {
             if let (Some((request, slot @ 1..)), true) = (slot_of(row), channel < rank) {
                 let value = mix_channel(triangle, x, row - slot, slot, column);
-                let at = (u64::from(request) * u64::from(slots - 1) + u64::from(slot) - 1) * r + u64::from(channel);
+                let at = (u64::from(request) * u64::from(slots - 1) + u64::from(slot) - 1) * r
+                    + u64::from(channel);
                 if !args.u.is_null() {
                     Global::new(args.u, out).st(at, value);
                 }
@@ -251,7 +270,13 @@ unsafe fn mix(args: MixArgs) {
 /// # Safety
 /// - `mixer` is 16-byte aligned, and `rank` a multiple of 16.
 #[inline(always)]
-unsafe fn copy_triangle(to: Shared<bf16>, mixer: Global<bf16>, slots: u32, rank: u32, first_channel: u32) {
+unsafe fn copy_triangle(
+    to: Shared<bf16>,
+    mixer: Global<bf16>,
+    slots: u32,
+    rank: u32,
+    first_channel: u32,
+) {
     let (row, p) = (thread_idx_x() / 4, thread_idx_x() % 4);
     let mut at = row;
     while at < slots * slots {
@@ -260,7 +285,14 @@ unsafe fn copy_triangle(to: Shared<bf16>, mixer: Global<bf16>, slots: u32, rank:
         if (reads <= slot) & (channel < rank) {
             let from = u64::from(at) * u64::from(rank) + u64::from(channel);
             // SAFETY: the caller's contract.
-            unsafe { cp_async::copy16(to, (slot * (slot + 1) / 2 + reads) * SIDE + 8 * p, mixer, from) };
+            unsafe {
+                cp_async::copy16(
+                    to,
+                    (slot * (slot + 1) / 2 + reads) * SIDE + 8 * p,
+                    mixer,
+                    from,
+                )
+            };
         }
         at += THREADS / 4;
     }
@@ -272,13 +304,24 @@ unsafe fn copy_triangle(to: Shared<bf16>, mixer: Global<bf16>, slots: u32, rank:
 /// # Safety
 /// - Both are written, and a barrier lies between.
 #[inline(always)]
-unsafe fn mix_channel(triangle: Shared<bf16>, x: Shared<f32>, first: u32, slot: u32, channel: u32) -> f32 {
+unsafe fn mix_channel(
+    triangle: Shared<bf16>,
+    x: Shared<f32>,
+    first: u32,
+    slot: u32,
+    channel: u32,
+) -> f32 {
     let weights = slot * (slot + 1) / 2;
     let mut sum = 0.0;
     let mut j = 0;
     while j <= slot {
         // SAFETY: the caller's contract.
-        let (l, x) = unsafe { (triangle.ld((weights + j) * SIDE + channel), x.ld((first + j) * SIDE + channel)) };
+        let (l, x) = unsafe {
+            (
+                triangle.ld((weights + j) * SIDE + channel),
+                x.ld((first + j) * SIDE + channel),
+            )
+        };
         sum = fma(bf16_to_f32(l), x, sum);
         j += 1;
     }
@@ -290,7 +333,9 @@ unsafe fn mix_channel(triangle: Shared<bf16>, x: Shared<f32>, first: u32, slot: 
 /// - As the kernel.
 #[inline(always)]
 unsafe fn swiglu_tile<const T: usize, const J: usize>(args: GateUpArgs) {
-    let GateUpArgs { rows, rank, units, .. } = args;
+    let GateUpArgs {
+        rows, rank, units, ..
+    } = args;
     pdl::launch_dependents();
     pdl::wait();
     let (r, h) = (u64::from(rank), u64::from(units));
@@ -314,17 +359,30 @@ unsafe fn swiglu_tile<const T: usize, const J: usize>(args: GateUpArgs) {
             dynamic_shared_mem(),
             0,
             rank.div_ceil(CHUNK),
-            &Operand { matrix: Global::new(args.mixed, u64::from(rows) * r), at: activation },
-            &Operand { matrix: Global::new(args.gate_up, 2 * h * r), at: weight },
+            &Operand {
+                matrix: Global::new(args.mixed, u64::from(rows) * r),
+                at: activation,
+            },
+            &Operand {
+                matrix: Global::new(args.gate_up, 2 * h * r),
+                at: weight,
+            },
         );
         let hidden = Global::new(args.hidden, u64::from(rows) * h).cast::<u32>();
         // Two columns of the tile are one unit.
-        for_pairs(&swiglu::<T, J>(&sums), place::<T>().1 / 2, |row, column, m0, m1| {
-            let (row, unit) = (first_row + row, first_unit + column);
-            if (row < rows) & (unit < units) {
-                hidden.st((u64::from(row) * h + u64::from(unit)) / 2, bf16x2::pack(m0, m1));
-            }
-        });
+        for_pairs(
+            &swiglu::<T, J>(&sums),
+            place::<T>().1 / 2,
+            |row, column, m0, m1| {
+                let (row, unit) = (first_row + row, first_unit + column);
+                if (row < rows) & (unit < units) {
+                    hidden.st(
+                        (u64::from(row) * h + u64::from(unit)) / 2,
+                        bf16x2::pack(m0, m1),
+                    );
+                }
+            },
+        );
     }
 }
 
@@ -333,7 +391,9 @@ unsafe fn swiglu_tile<const T: usize, const J: usize>(args: GateUpArgs) {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn down_tile<const T: usize, const J: usize>(args: DownArgs) {
-    let DownArgs { rows, rank, units, .. } = args;
+    let DownArgs {
+        rows, rank, units, ..
+    } = args;
     pdl::launch_dependents();
     pdl::wait();
     let (r, h) = (u64::from(rank), u64::from(units));
@@ -355,8 +415,14 @@ unsafe fn down_tile<const T: usize, const J: usize>(args: DownArgs) {
             dynamic_shared_mem(),
             0,
             units.div_ceil(CHUNK),
-            &Operand { matrix: Global::new(args.hidden, u64::from(rows) * h), at: activation },
-            &Operand { matrix: Global::new(args.down, r * h), at: weight },
+            &Operand {
+                matrix: Global::new(args.hidden, u64::from(rows) * h),
+                at: activation,
+            },
+            &Operand {
+                matrix: Global::new(args.down, r * h),
+                at: weight,
+            },
         );
         let u = Global::new(args.u, u64::from(rows) * r);
         let latents = Global::new(args.latents, u64::from(rows) * r).cast::<u32>();

@@ -31,7 +31,7 @@ pub mod hidden;
 pub mod latent;
 pub mod readout;
 mod row;
-mod tile;
+pub mod tile;
 pub mod topc;
 mod winner;
 
@@ -39,6 +39,9 @@ use cuda_std::Global;
 
 /// Most draft slots of a block, and so most passes that can change anything: B - 1 for the largest B.
 pub const MAX_PASSES: u32 = 31;
+
+/// Rows of a block of each readout kernel.
+pub const ROW_BLOCKS: [u32; 4] = [16, 32, 64, 128];
 
 /// Whether the pass before this one changed a token. `flag` is null for the first pass.
 ///

@@ -118,9 +118,17 @@ kernels! {
 ///
 /// - As the kernel.
 #[inline(always)]
-unsafe fn readout<const ROWS: u32, const I: usize, const WM: u32, const J: usize, const WN: u32>(args: ReadoutArgs) {
+unsafe fn readout<const ROWS: u32, const I: usize, const WM: u32, const J: usize, const WN: u32>(
+    args: ReadoutArgs,
+) {
     const { assert!(ROWS == 16 * I as u32 * WM && TILE == 8 * J as u32 * WN && WM * WN == THREADS / 32) };
-    let ReadoutArgs { rows, slots, rank, vocabulary, .. } = args;
+    let ReadoutArgs {
+        rows,
+        slots,
+        rank,
+        vocabulary,
+        ..
+    } = args;
     let row_blocks = at_least_one(rows.div_ceil(ROWS));
     let job = Job {
         latents: Global::new(args.latents, u64::from(rows) * u64::from(rank)),
@@ -181,7 +189,10 @@ impl Job {
         let memory = dynamic_shared_mem::<bf16>();
         let latents = memory.slice(0, ROWS * CHUNK * chunks);
         let ring = memory.slice(ROWS * CHUNK * chunks, STAGES * TILE * CHUNK);
-        let base = memory.slice(ROWS * CHUNK * chunks + STAGES * TILE * CHUNK, ROWS * BASE_PITCH);
+        let base = memory.slice(
+            ROWS * CHUNK * chunks + STAGES * TILE * CHUNK,
+            ROWS * BASE_PITCH,
+        );
         let stage = |i: u32| ring.slice((i & (STAGES - 1)) * TILE * CHUNK, TILE * CHUNK);
 
         // The chunk that is fetched next: three ahead of the one in use.
@@ -291,7 +302,15 @@ impl Job {
             let known = (from < self.rows) & (k < self.rank);
             let from = u64::from(from) * u64::from(self.rank) + u64::from(k);
             // SAFETY: the caller's contract.
-            unsafe { cp_async::copy16_or_zero(to, chunk * ROWS * CHUNK + piece(row, p), self.latents, from, known) };
+            unsafe {
+                cp_async::copy16_or_zero(
+                    to,
+                    chunk * ROWS * CHUNK + piece(row, p),
+                    self.latents,
+                    from,
+                    known,
+                )
+            };
             at += THREADS / 8;
         }
     }
@@ -483,7 +502,8 @@ unsafe fn copy_vector(to: Shared<bf16>, at: u32, row: Row, vector: u32) {
         if row.is_whole(vector) {
             row.copy(to, at, vector);
         } else {
-            to.cast::<u32>().st4(at / 2, row.elements(row.element(vector)));
+            to.cast::<u32>()
+                .st4(at / 2, row.elements(row.element(vector)));
         }
     }
 }
@@ -507,7 +527,10 @@ impl RowWalk {
     fn new(rows: &Rows, row: u32) -> Self {
         let slots = at_least_one(rows.slots);
         let (request, slot) = (row / slots, row % slots);
-        Self { start: u64::from(request) * rows.request_stride + u64::from(slot) * rows.slot_stride, slot }
+        Self {
+            start: u64::from(request) * rows.request_stride + u64::from(slot) * rows.slot_stride,
+            slot,
+        }
     }
 
     /// Goes `count` rows on.
@@ -515,11 +538,16 @@ impl RowWalk {
     fn step(&mut self, rows: &Rows, count: u32) {
         let slots = at_least_one(rows.slots);
         let (requests, slot) = (count / slots, count % slots);
-        self.start = self.start.wrapping_add(u64::from(requests) * rows.request_stride + u64::from(slot) * rows.slot_stride);
+        self.start = self.start.wrapping_add(
+            u64::from(requests) * rows.request_stride + u64::from(slot) * rows.slot_stride,
+        );
         self.slot += slot;
         if self.slot >= rows.slots {
             self.slot -= rows.slots;
-            self.start = self.start.wrapping_add(rows.request_stride).wrapping_sub(u64::from(rows.slots) * rows.slot_stride);
+            self.start = self
+                .start
+                .wrapping_add(rows.request_stride)
+                .wrapping_sub(u64::from(rows.slots) * rows.slot_stride);
         }
     }
 }

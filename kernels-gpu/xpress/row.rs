@@ -44,7 +44,12 @@ impl Row {
         let shift = (first.addr() / 2 % 8) as u32;
         let aligned = first.wrapping_sub(shift as usize);
         let count = (u64::from(shift) + u64::from(width)).div_ceil(8);
-        Self { values: Global::new(first, width), vectors: Global::new(aligned.cast(), count * 4), shift, width }
+        Self {
+            values: Global::new(first, width),
+            vectors: Global::new(aligned.cast(), count * 4),
+            shift,
+            width,
+        }
     }
 
     /// Vectors that hold some of the row.
@@ -72,7 +77,13 @@ impl Row {
     #[inline(always)]
     pub(super) unsafe fn whole(&self, vector: u32, end: u32) -> [u32; 4] {
         // SAFETY: the caller's contract; the vector is inside the row.
-        unsafe { self.vectors.ld4_nc_if(u64::from(vector) * 4, (vector < end) & self.is_whole(vector), NOTHING) }
+        unsafe {
+            self.vectors.ld4_nc_if(
+                u64::from(vector) * 4,
+                (vector < end) & self.is_whole(vector),
+                NOTHING,
+            )
+        }
     }
 
     /// Whether all elements of a vector lie in the row.

@@ -22,7 +22,7 @@ use cuda_std::thread::{sync_threads, thread_idx_x};
 use cuda_std::{Global, Shared, bf16, cp_async};
 
 /// Columns of a chunk.
-pub(super) const CHUNK: u32 = 64;
+pub const CHUNK: u32 = 64;
 /// Chunks in shared memory.
 pub(super) const STAGES: u32 = 4;
 /// Threads of a block that runs [`product`].
@@ -154,8 +154,12 @@ pub(super) unsafe fn product<const T: usize, const J: usize>(
 /// # Safety
 /// - As [`product`]; nobody uses the stage.
 #[inline(always)]
-unsafe fn copy<const T: usize, A, W>(stage: Shared<bf16>, chunk: u32, a: &Operand<A>, w: &Operand<W>)
-where
+unsafe fn copy<const T: usize, A, W>(
+    stage: Shared<bf16>,
+    chunk: u32,
+    a: &Operand<A>,
+    w: &Operand<W>,
+) where
     A: Fn(usize, u32) -> Option<u64>,
     W: Fn(usize, u32) -> Option<u64>,
 {

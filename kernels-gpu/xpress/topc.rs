@@ -191,7 +191,14 @@ pub const fn maxima_parts(width: u32) -> u32 {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn find_maxima(args: MaximaArgs) {
-    let MaximaArgs { rows, slots, width, request_stride, slot_stride, .. } = args;
+    let MaximaArgs {
+        rows,
+        slots,
+        width,
+        request_stride,
+        slot_stride,
+        ..
+    } = args;
     let parts = at_least_one(maxima_parts(width));
     let (row, part) = (block_idx_x() / parts, block_idx_x() % parts);
     pdl::launch_dependents();
@@ -199,7 +206,14 @@ unsafe fn find_maxima(args: MaximaArgs) {
     let groups = groups(width);
     let out = Global::new(args.maxima, u64::from(rows) * u64::from(groups));
     let out = out.slice(u64::from(row) * u64::from(groups), groups);
-    let row = Rows { first: args.base, request_stride, slot_stride, slots, width }.get(row);
+    let row = Rows {
+        first: args.base,
+        request_stride,
+        slot_stride,
+        slots,
+        width,
+    }
+    .get(row);
     let first = part * MAXIMA_THREADS * UNROLL + thread_idx_x();
     let mut words = [[0; 4]; UNROLL as usize];
     // SAFETY: the kernel's contract; a group's first lane writes its element.
@@ -224,15 +238,33 @@ unsafe fn find_maxima(args: MaximaArgs) {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn select(args: SelectArgs) {
-    let SelectArgs { rows, slots, width, count, request_stride, slot_stride, .. } = args;
+    let SelectArgs {
+        rows,
+        slots,
+        width,
+        count,
+        request_stride,
+        slot_stride,
+        ..
+    } = args;
     let (row, thread) = (block_idx_x(), thread_idx_x());
     pdl::launch_dependents();
     pdl::wait();
     let groups = groups(width);
     let memory = dynamic_shared_mem::<u16>();
-    let (out, first) = (u64::from(rows) * u64::from(count), u64::from(row) * u64::from(count));
+    let (out, first) = (
+        u64::from(rows) * u64::from(count),
+        u64::from(row) * u64::from(count),
+    );
     let job = Select {
-        row: Rows { first: args.base, request_stride, slot_stride, slots, width }.get(row),
+        row: Rows {
+            first: args.base,
+            request_stride,
+            slot_stride,
+            slots,
+            width,
+        }
+        .get(row),
         count,
         groups,
         maxima: memory.slice(0, groups),
@@ -254,7 +286,8 @@ unsafe fn select(args: SelectArgs) {
             if row == request * slots {
                 begin_block(args.anchors, args.blocks, request, slots);
             }
-            Tokens::new(args.blocks, args.drafts, null_mut(), rows, slots).write(row, i64::from(top));
+            Tokens::new(args.blocks, args.drafts, null_mut(), rows, slots)
+                .write(row, i64::from(top));
         }
         if (row == 0) & (thread < MAX_PASSES) {
             Global::new(args.changed, MAX_PASSES).st(thread, 0);
@@ -333,19 +366,26 @@ impl Select {
         // SAFETY: see the impl.
         unsafe {
             if thread < COUNTS {
-                self.counts.st(thread, if thread == FIRST { u32::MAX } else { 0 });
+                self.counts
+                    .st(thread, if thread == FIRST { u32::MAX } else { 0 });
             }
             sync_threads();
             let top = self.take_maxima(maxima);
             let floor = if self.count < self.groups {
-                self.search(0, |reaches| self.count_in(self.maxima, self.groups, reaches)).height
+                self.search(0, |reaches| {
+                    self.count_in(self.maxima, self.groups, reaches)
+                })
+                .height
             } else {
                 0
             };
             let chosen = self.choose(floor);
             let (reach, above) = self.keep(chosen, floor);
             let cut = if above < self.count {
-                Cut { height: floor, above }
+                Cut {
+                    height: floor,
+                    above,
+                }
             } else if reach <= KEPT {
                 self.search(16, |reaches| self.count_in(self.kept, reach, reaches))
             } else {
@@ -383,7 +423,10 @@ impl Select {
     /// A failed trial is one more than the result as long as no later one fails: its count is of what is above.
     #[inline(always)]
     unsafe fn search(&self, counters: u32, count: impl Fn(u32) -> u32) -> Cut {
-        let mut cut = Cut { height: 0, above: 0 };
+        let mut cut = Cut {
+            height: 0,
+            above: 0,
+        };
         let mut i = 0;
         while i < 16 {
             let trial = cut.height | 0x8000 >> i;
@@ -514,7 +557,8 @@ impl Select {
                 let (over, same) = (over & valid, same & valid);
                 // Both counts, of at most 8 * SELECT_THREADS, in one scan.
                 let (before, all) = self.scan(over.count_ones() | same.count_ones() << 16);
-                let (above_before, equal_before) = (above + (before & 0xffff), equal + (before >> 16));
+                let (above_before, equal_before) =
+                    (above + (before & 0xffff), equal + (before >> 16));
                 let element = self.row.element(vector);
                 each!(I in 0 1 2 3 4 5 6 7 {
                     let rank = equal_before + ones_below(same, I);
@@ -548,7 +592,11 @@ impl Select {
             // SAFETY: see the impl. A thread with nothing left reads past the row's vectors, which is nothing.
             unsafe {
                 let group = self.chosen.ld_if(i / GROUP, i < count, 0);
-                let vector = if i < count { u32::from(group) * GROUP + i % GROUP } else { u32::MAX };
+                let vector = if i < count {
+                    u32::from(group) * GROUP + i % GROUP
+                } else {
+                    u32::MAX
+                };
                 (vector, self.row.whole(vector, self.row.count()))
             }
         };
@@ -613,9 +661,20 @@ fn warp_scan(own: u32) -> u32 {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn score(args: ScoreArgs) {
-    let ScoreArgs { rows, slots, rank, vocabulary, count, part, .. } = args;
+    let ScoreArgs {
+        rows,
+        slots,
+        rank,
+        vocabulary,
+        count,
+        part,
+        ..
+    } = args;
     let parts = count.div_ceil(at_least_one(part).get());
-    let (row, index) = (block_idx_x() / at_least_one(parts), block_idx_x() % at_least_one(parts));
+    let (row, index) = (
+        block_idx_x() / at_least_one(parts),
+        block_idx_x() % at_least_one(parts),
+    );
     let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
     pdl::launch_dependents();
     pdl::wait();
@@ -624,10 +683,15 @@ unsafe fn score(args: ScoreArgs) {
         if !goes_on(args.flag) {
             return;
         }
-        let (out, of_row) = (u64::from(rows) * u64::from(count), u64::from(row) * u64::from(count));
+        let (out, of_row) = (
+            u64::from(rows) * u64::from(count),
+            u64::from(row) * u64::from(count),
+        );
         let r = u64::from(rank);
         let scores = Scores {
-            latent: Global::new(args.latents, u64::from(rows) * r).slice(u64::from(row) * r, r).cast(),
+            latent: Global::new(args.latents, u64::from(rows) * r)
+                .slice(u64::from(row) * r, r)
+                .cast(),
             w2: Global::new(args.w2, u64::from(vocabulary) * r).cast(),
             ids: Global::new(args.ids, out).slice(of_row, count),
             logits: Global::new(args.logits, out).slice(of_row, count),
@@ -644,10 +708,17 @@ unsafe fn score(args: ScoreArgs) {
         let keys = shared_array![xpress_score_keys: [u64; (SCORE_THREADS / 32) as usize]];
         let key = block_max::<{ SCORE_THREADS / 32 }>(keys, best.key());
         if thread_idx_x() == 0
-            && let Some(key) = offer(Global::new(args.keys, rows), Global::new(args.arrived, rows), row, parts, key)
+            && let Some(key) = offer(
+                Global::new(args.keys, rows),
+                Global::new(args.arrived, rows),
+                row,
+                parts,
+                key,
+            )
         {
             let token = scores.ids.ld_nc(index_of(key));
-            Tokens::new(args.blocks, args.drafts, args.changed, rows, slots).write(row, i64::from(token));
+            Tokens::new(args.blocks, args.drafts, args.changed, rows, slots)
+                .write(row, i64::from(token));
         }
     }
 }
@@ -680,7 +751,11 @@ impl Scores {
             };
             let logit = |candidate: u32| {
                 let none = bf16::NEG_INFINITY;
-                u32::from(self.logits.ld_nc_if(candidate, candidate < self.count, none).to_bits())
+                u32::from(
+                    self.logits
+                        .ld_nc_if(candidate, candidate < self.count, none)
+                        .to_bits(),
+                )
             };
             let (low, high) = (row_of(own), row_of(own + 8));
             let base = logit(own) | logit(own + 8) << 16;

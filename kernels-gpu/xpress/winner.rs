@@ -14,7 +14,10 @@ impl Best {
     /// Index 0 wins a row in which nothing is larger than -inf.
     #[inline(always)]
     pub(super) fn none() -> Self {
-        Self { value: f32::NEG_INFINITY, index: 0 }
+        Self {
+            value: f32::NEG_INFINITY,
+            index: 0,
+        }
     }
 
     /// Takes a larger value. Indices rise from call to call.
@@ -90,7 +93,13 @@ pub(super) unsafe fn block_max<const W: u32>(keys: Shared<u64>, key: u64) -> u64
 /// # Safety
 /// - One thread of each of the row's blocks calls it, once, with elements that are zero before the first does.
 #[inline(always)]
-pub(super) unsafe fn offer(row_key: Global<u64>, arrived: Global<u32>, row: u32, blocks: u32, key: u64) -> Option<u64> {
+pub(super) unsafe fn offer(
+    row_key: Global<u64>,
+    arrived: Global<u32>,
+    row: u32,
+    blocks: u32,
+    key: u64,
+) -> Option<u64> {
     if blocks == 1 {
         return Some(key);
     }
@@ -133,10 +142,21 @@ pub(super) struct Tokens {
 
 impl Tokens {
     #[inline(always)]
-    pub(super) fn new(blocks: *mut i64, drafts: *mut i64, changed: *mut u32, rows: u32, slots: u32) -> Self {
+    pub(super) fn new(
+        blocks: *mut i64,
+        drafts: *mut i64,
+        changed: *mut u32,
+        rows: u32,
+        slots: u32,
+    ) -> Self {
         let requests = rows / at_least_one(slots);
         let blocks = Global::new(blocks, u64::from(rows) + u64::from(requests));
-        Self { blocks, drafts, changed, slots }
+        Self {
+            blocks,
+            drafts,
+            changed,
+            slots,
+        }
     }
 
     /// Writes the token of a row.
