@@ -208,6 +208,7 @@ fn errors_leave_the_drafter_usable() {
         engine.set(stream, &step).unwrap();
         engine.enqueue(&mut drafter, stream, 2, 2).unwrap();
         assert_eq!(engine.read(stream, 2).unwrap(), step.run(&mut cpu).unwrap());
+        engine.check_untouched(stream, 2).unwrap();
         assert_eq!(drafter.state(stream).unwrap(), cpu.state().unwrap());
     }
 }

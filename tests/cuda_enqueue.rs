@@ -2,13 +2,15 @@
 //!
 //! The answers are the CPU drafter's; calls only enqueue; what is an engine's is never destroyed; a captured step replays.
 
+#[path = "cuda_engine/checks.rs"]
+mod checks;
 mod cuda_engine;
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use checks::Size;
 use cuda_engine::{Engine, Step};
-use specdraft::cpu::CpuSuffix;
 use specdraft::driver::{Context, Driver, Graph, Module, OwnedStream, Stream};
 use specdraft::suffix::cuda::{CudaSuffix, OwnedCudaSuffix, SuffixKernels};
 use specdraft::suffix::{SuffixBackend, SuffixConfig};
@@ -25,6 +27,11 @@ const CONFIG: SuffixConfig = SuffixConfig {
 };
 const BATCH: usize = 3;
 const DOCS: usize = 2;
+const SIZE: Size = Size {
+    steps: 8,
+    batch: BATCH,
+    docs: DOCS,
+};
 
 #[test]
 fn the_owning_backend_equals_the_golden_vectors() {
@@ -47,23 +54,8 @@ fn the_owning_backend_refuses_bad_input() {
 
 #[test]
 fn steps_on_borrowed_arrays_equal_the_cpu() {
-    for offset in 0..4 {
-        let (_, context) = fake();
-        let stride = CONFIG.max_model_len + offset;
-        let mut engine = Engine::new(&context, &CONFIG, stride, offset).unwrap();
-        let mut drafter = CudaSuffix::new(&context, CONFIG).unwrap();
-        let mut cpu = CpuSuffix::new(CONFIG).unwrap();
-        for number in 0..8 {
-            let stream = [Stream::DEFAULT, Stream::LEGACY, Stream::PER_THREAD][number as usize % 3];
-            let step = Step::drawn(&CONFIG, number, BATCH, DOCS);
-            engine.set(stream, &step).unwrap();
-            engine.enqueue(&mut drafter, stream, DOCS, BATCH).unwrap();
-            let want = step.run(&mut cpu).unwrap();
-            assert_eq!(engine.read(stream, BATCH).unwrap(), want);
-            engine.check_untouched(stream, BATCH).unwrap();
-            assert_eq!(drafter.state(stream).unwrap(), cpu.state().unwrap());
-        }
-    }
+    let (_, context) = fake();
+    checks::steps_equal_the_cpu(&context, &CONFIG, SIZE);
 }
 
 #[test]
@@ -111,27 +103,7 @@ fn calls_only_enqueue() {
 #[test]
 fn a_captured_step_replays_on_changed_inputs() {
     let (_, context) = fake();
-    let stream = OwnedStream::new(&context).unwrap();
-    let stream = stream.borrow();
-    let mut engine = Engine::new(&context, &CONFIG, 90, 0).unwrap();
-    let mut drafter = CudaSuffix::new(&context, CONFIG).unwrap();
-    let mut cpu = CpuSuffix::new(CONFIG).unwrap();
-    let graph = Graph::capture(&context, stream, || {
-        engine.enqueue(&mut drafter, stream, DOCS, BATCH)
-    })
-    .unwrap();
-    let mut drafted = 0;
-    for number in 0..6 {
-        let step = Step::drawn(&CONFIG, 100 + number, BATCH, DOCS);
-        engine.set(stream, &step).unwrap();
-        // SAFETY: drafter and arrays are alive, and only this thread uses them.
-        unsafe { graph.launch(stream) }.unwrap();
-        let got = engine.read(stream, BATCH).unwrap();
-        assert_eq!(got, step.run(&mut cpu).unwrap());
-        assert_eq!(drafter.state(stream).unwrap(), cpu.state().unwrap());
-        drafted += got.num_valid.iter().sum::<i32>();
-    }
-    assert!(drafted > 10, "only {drafted} tokens were drafted");
+    checks::a_captured_step_replays(&context, &CONFIG, SIZE);
 }
 
 #[test]

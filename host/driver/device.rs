@@ -1,5 +1,6 @@
 //! The driver and the GPUs it shows.
 
+use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
@@ -125,9 +126,10 @@ impl Driver {
     fn load_from(name: &str) -> Result<Self, DriverError> {
         // SAFETY: loading the driver runs its initialisers, as every CUDA program does.
         let library = unsafe { libloading::Library::new(name) };
-        let library = library.map_err(|e| DriverError::NoDriver {
+        let library = library.map_err(|error| DriverError::NoDriver {
             library: name.into(),
-            detail: e.to_string(),
+            // The loader's words are in the source.
+            detail: error.source().map_or(error.to_string(), |s| s.to_string()),
         })?;
         let lookup = |symbol: &CStr| {
             // SAFETY: the symbol is only taken as an address here.

@@ -62,32 +62,8 @@ pub enum DriverError {
     },
 
     /// The driver refused the PTX, or failed to compile it.
-    #[error(
-        "the driver could not load {ptx} (.version {ptx_version}, .target {target}) on {device} (compute capability {}.{}, driver for CUDA {driver}): {code} ({name}); {hint}{}",
-        capability.0, capability.1, fmt_log(log)
-    )]
-    Jit {
-        /// The PTX's file name.
-        ptx: String,
-        /// Its `.version`.
-        ptx_version: String,
-        /// Its `.target`.
-        target: String,
-        /// The GPU's name.
-        device: String,
-        /// The GPU's compute capability.
-        capability: (u32, u32),
-        /// The CUDA version that the driver supports.
-        driver: DriverVersion,
-        /// The `CUresult`.
-        code: c_int,
-        /// The code's name.
-        name: String,
-        /// What to do about it.
-        hint: &'static str,
-        /// The JIT compiler's log, empty if it said nothing.
-        log: String,
-    },
+    #[error(transparent)]
+    Jit(Box<JitError>),
 
     /// The loaded code and the library's table of kernels disagree: typically PTX from another version of the device crate.
     #[error(
@@ -114,6 +90,35 @@ pub enum DriverError {
         /// What it was.
         got: String,
     },
+}
+
+/// The driver refused the PTX, or failed to compile it: typically a driver older than the PTX.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "the driver could not load {ptx} (.version {ptx_version}, .target {target}) on {device} (compute capability {}.{}, driver for CUDA {driver}): {code} ({name}); {hint}{}",
+    capability.0, capability.1, fmt_log(log)
+)]
+pub struct JitError {
+    /// The PTX's file name.
+    pub ptx: String,
+    /// Its `.version`.
+    pub ptx_version: String,
+    /// Its `.target`.
+    pub target: String,
+    /// The GPU's name.
+    pub device: String,
+    /// The GPU's compute capability.
+    pub capability: (u32, u32),
+    /// The CUDA version that the driver supports.
+    pub driver: DriverVersion,
+    /// The `CUresult`.
+    pub code: c_int,
+    /// The code's name.
+    pub name: String,
+    /// What to do about it.
+    pub hint: &'static str,
+    /// The JIT compiler's log, empty if it said nothing.
+    pub log: String,
 }
 
 /// The CUDA version a driver supports, as `cuDriverGetVersion` reports it.
@@ -178,7 +183,8 @@ impl DriverError {
     /// The driver's code, where there is one.
     pub fn code(&self) -> Option<c_int> {
         match self {
-            Self::Call { code, .. } | Self::Jit { code, .. } => Some(*code),
+            Self::Call { code, .. } => Some(*code),
+            Self::Jit(error) => Some(error.code),
             _ => None,
         }
     }

@@ -24,7 +24,7 @@ mod stream;
 
 pub use context::Context;
 pub use device::{Device, Driver};
-pub use error::{DriverError, DriverVersion};
+pub use error::{DriverError, DriverVersion, JitError};
 pub use graph::Graph;
 pub use launch::{KernelResources, LaunchShape, PreparedKernel};
 pub use memory::{DeviceBuffer, DeviceRows, DeviceSlice, DeviceSliceMut, PinnedBuffer};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cust::sys::{CUfunction, CUmodule};
 
-use super::error::hint;
+use super::error::{JitError, hint};
 use super::{Context, Device, DriverError};
 use crate::ptx;
 
@@ -181,7 +181,7 @@ impl Module {
         };
         if code != 0 {
             let device = context.device();
-            return Err(DriverError::Jit {
+            return Err(DriverError::Jit(Box::new(JitError {
                 ptx: ptx.name.into(),
                 ptx_version: ptx.version.into(),
                 target: ptx.target.into(),
@@ -192,7 +192,7 @@ impl Module {
                 name: driver.code_name(code),
                 hint: hint(code),
                 log: join_logs(&error_log, &info_log),
-            });
+            })));
         }
         Ok(Self {
             inner: Arc::new(Inner {

@@ -79,7 +79,7 @@ pub unsafe fn slice<T: DeviceCopy>(buffer: &DeviceBuffer<T>) -> DeviceSlice<'_, 
 /// A buffer of cust's, for work that writes it.
 ///
 /// # Safety
-/// - As for [`slice`], and until then nothing else uses the buffer but work that the same stream orders.
+/// - As for [`slice()`], and until then nothing else uses the buffer but work that the same stream orders.
 pub unsafe fn slice_mut<T: DeviceCopy>(buffer: &mut DeviceBuffer<T>) -> DeviceSliceMut<'_, T> {
     // SAFETY: an allocation of that length, which the caller keeps.
     unsafe { DeviceSliceMut::from_raw(buffer.as_device_ptr().as_raw(), buffer.len()) }
@@ -88,7 +88,7 @@ pub unsafe fn slice_mut<T: DeviceCopy>(buffer: &mut DeviceBuffer<T>) -> DeviceSl
 /// A buffer of cust's as rows of `stride` elements, for work that reads it. What is left over at its end is left out.
 ///
 /// # Safety
-/// - As for [`slice`].
+/// - As for [`slice()`].
 pub unsafe fn rows<T: DeviceCopy>(buffer: &DeviceBuffer<T>, stride: usize) -> DeviceRows<'_, T> {
     let rows = buffer.len().checked_div(stride).unwrap_or(0);
     // SAFETY: an allocation of at least `rows * stride` elements, which the caller keeps.

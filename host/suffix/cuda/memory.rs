@@ -44,7 +44,7 @@ impl Memory {
                 "the last drafts",
             )?,
             last_valid: DeviceBuffer::zeroed(context, stream, sizes.slots, "the last drafts")?,
-            counters: DeviceBuffer::zeroed(context, stream, counter::COUNT as usize, "counters")?,
+            counters: DeviceBuffer::zeroed(context, stream, counter::COUNT, "counters")?,
             scratch: DeviceBuffer::zeroed(context, stream, sizes.scratch, "scratch of propose")?,
             plan: DeviceBuffer::zeroed(context, stream, sizes.plan, "scratch of ingest")?,
         };
@@ -56,8 +56,7 @@ impl Memory {
     pub(super) fn required_bytes(config: &SuffixConfig, multiprocessors: u32) -> u64 {
         let sizes = Sizes::new(config, multiprocessors);
         let words = sizes.corpus + 2 * sizes.slots;
-        let long_words =
-            sizes.table + sizes.stats + counter::COUNT as usize + sizes.scratch + sizes.plan;
+        let long_words = sizes.table + sizes.stats + counter::COUNT + sizes.scratch + sizes.plan;
         4 * words as u64 + 8 * long_words as u64
     }
 
@@ -83,12 +82,12 @@ impl Memory {
         Ok(SuffixState {
             corpus: self.corpus.to_vec(stream)?,
             table: self.table.to_vec(stream)?,
-            head: counters[counter::HEAD as usize],
-            doc_seq: counters[counter::DOC_SEQ as usize],
+            head: counters[counter::HEAD],
+            doc_seq: counters[counter::DOC_SEQ],
             stats: self.stats.to_vec(stream)?,
             last_bucket: self.last_bucket.to_vec(stream)?,
             last_valid: self.last_valid.to_vec(stream)?,
-            steps: counters[counter::STEPS as usize],
+            steps: counters[counter::STEPS],
         })
     }
 
@@ -98,10 +97,10 @@ impl Memory {
         stream: Stream<'_>,
         state: &SuffixState,
     ) -> Result<(), DriverError> {
-        let mut counters = [0; counter::COUNT as usize];
-        counters[counter::HEAD as usize] = state.head;
-        counters[counter::DOC_SEQ as usize] = state.doc_seq;
-        counters[counter::STEPS as usize] = state.steps;
+        let mut counters = [0; counter::COUNT];
+        counters[counter::HEAD] = state.head;
+        counters[counter::DOC_SEQ] = state.doc_seq;
+        counters[counter::STEPS] = state.steps;
         self.corpus.write(stream, 0, &state.corpus)?;
         self.table.write(stream, 0, &state.table)?;
         self.stats.write(stream, 0, &state.stats)?;

@@ -1,0 +1,10 @@
+//! What the GPU benchmarks share: arguments, timing in replayed graphs, peers' results, records.
+
+mod options;
+mod peer;
+mod record;
+mod timing;
+
+pub(crate) use options::Options;
+pub(crate) use record::Report;
+pub(crate) use timing::{Timing, host_us, time_graph};

@@ -1,0 +1,66 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+/// What a benchmark program takes.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    /// Fewer sizes.
+    pub(crate) quick: bool,
+    /// Only cases whose name contains this.
+    pub(crate) filter: Option<String>,
+    /// A peer's results, one JSON object `{"case", "us"}` a line.
+    pub(crate) peer: Option<PathBuf>,
+    /// Where to write a record of the run.
+    pub(crate) record: Option<PathBuf>,
+    /// The GPU's ordinal.
+    pub(crate) device: usize,
+}
+
+const USAGE: &str = "options:
+  --quick         fewer sizes
+  --filter TEXT   only cases whose name contains TEXT
+  --peer FILE     compare with a peer's results: one JSON object {\"case\", \"us\"} a line
+  --record FILE   write the results and the machine's description to FILE
+  --device N      the GPU's ordinal (0)";
+
+impl Options {
+    /// Reads the arguments of this process.
+    ///
+    /// # Errors
+    /// An unknown option, or one without its value.
+    pub(crate) fn from_args() -> Result<Self> {
+        let mut options = Self::default();
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            let mut value = || {
+                args.next()
+                    .with_context(|| format!("{arg} needs a value\n{USAGE}"))
+            };
+            match arg.as_str() {
+                "--quick" => options.quick = true,
+                "--filter" => options.filter = Some(value()?),
+                "--peer" => options.peer = Some(value()?.into()),
+                "--record" => options.record = Some(value()?.into()),
+                "--device" => {
+                    options.device = value()?.parse().context("--device takes a number")?
+                }
+                // `cargo bench` adds it.
+                "--bench" => {}
+                "--help" | "-h" => {
+                    println!("{USAGE}");
+                    std::process::exit(0);
+                }
+                _ => bail!("unknown option {arg}\n{USAGE}"),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Whether a case is asked for.
+    pub(crate) fn wants(&self, case: &str) -> bool {
+        self.filter.as_ref().is_none_or(|text| case.contains(text))
+    }
+}

@@ -1,0 +1,209 @@
+//! The suffix drafter on an NVIDIA GPU. Run with
+//! `cargo test --release --features cuda --test gpu_suffix -- --ignored --test-threads 1 --nocapture`.
+//!
+//! `SPECDRAFT_LIVES` sets how many random lives are compared with the CPU drafter (20,000, and a tenth for each kernel alone); `SPECDRAFT_GOLDEN_DIR` another folder of
+//! golden files.
+
+#[path = "cuda_engine/checks.rs"]
+mod checks;
+mod cuda_engine;
+
+use std::sync::Arc;
+
+use checks::Size;
+use cuda_engine::{Engine, Step};
+use specdraft::cpu::CpuSuffix;
+use specdraft::driver::{Context, DeviceBuffer, Driver, Module, OwnedStream, Stream};
+use specdraft::suffix::cuda::{CudaSuffix, OwnedCudaSuffix, SuffixKernels};
+use specdraft::suffix::{SuffixBackend, SuffixConfig, SuffixDrafter};
+use test_support::suffix::{Factory, Target, check_bad_input, check_golden, run_targets};
+
+/// Short drafts and short rows: the special kernel.
+const SHORT: SuffixConfig = SuffixConfig {
+    max_num_reqs: 20,
+    max_model_len: 700,
+    num_draft_tokens: 8,
+    max_depth: 24,
+    corpus_tokens: 5000,
+    adaptive: true,
+};
+
+/// Long drafts and rows that many blocks share: the general kernel.
+const LONG: SuffixConfig = SuffixConfig {
+    max_num_reqs: 6,
+    max_model_len: 70_001,
+    num_draft_tokens: 40,
+    max_depth: 50,
+    corpus_tokens: 300_007,
+    adaptive: true,
+};
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn gpu_equals_the_golden_vectors() {
+    let report = with_backend(|factory| check_golden(factory)).unwrap();
+    assert!(report.ingests > 0 && report.proposes > 0, "{report:?}");
+    println!("{report:?}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn gpu_equals_the_cpu_in_random_lives() {
+    let lives = match std::env::var("SPECDRAFT_LIVES") {
+        Ok(text) => text.parse().expect("SPECDRAFT_LIVES is a number"),
+        Err(_) => 20_000,
+    };
+    for target in Target::ALL {
+        // Whole lives first of all; those about one kernel are a share of them.
+        let count = if target == Target::Life {
+            lives
+        } else {
+            lives / 10
+        };
+        let done = with_backend(|factory| run_targets(factory, target, count, 2))
+            .unwrap_or_else(|failure| panic!("{}: {failure}", target.name()));
+        println!("{}, {count} lives: {done:?}", target.name());
+        assert!(done.proposals + done.docs + done.verdicts > 0, "{done:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn gpu_refuses_bad_input() {
+    with_backend(check_bad_input);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn steps_on_borrowed_arrays_equal_the_cpu() {
+    let context = context();
+    checks::steps_equal_the_cpu(&context, &SHORT, size(60, 16, 5));
+    checks::steps_equal_the_cpu(&context, &LONG, size(12, 4, 3));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_captured_step_replays_on_changed_inputs() {
+    let context = context();
+    checks::a_captured_step_replays(&context, &SHORT, size(60, 16, 5));
+    checks::a_captured_step_replays(&context, &LONG, size(12, 4, 3));
+}
+
+/// The engine's context, stream and memory are as usable after the drafter as before it.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn what_is_borrowed_is_never_destroyed() {
+    let engine_context = context();
+    let engine_stream = OwnedStream::new(&engine_context).unwrap();
+    let numbers: Vec<i32> = (0..1000).collect();
+    let on = engine_stream.borrow();
+    let engine_memory = DeviceBuffer::from_slice(&engine_context, on, &numbers, "numbers").unwrap();
+    for number in 0..10 {
+        // SAFETY: the engine's handles are live to the end of the test.
+        let (context, stream) = unsafe {
+            let driver = engine_context.driver();
+            (
+                Context::borrow_raw(driver, engine_context.as_raw()).unwrap(),
+                Stream::from_raw(on.as_raw()),
+            )
+        };
+        let mut engine = Engine::new(&context, &SHORT, 700, 0).unwrap();
+        let mut drafter = CudaSuffix::new(&context, SHORT).unwrap();
+        let step = Step::drawn(&SHORT, number, 16, 5);
+        engine.set(stream, &step).unwrap();
+        engine.enqueue(&mut drafter, stream, 5, 16).unwrap();
+        let want = step.run(&mut CpuSuffix::new(SHORT).unwrap()).unwrap();
+        assert_eq!(engine.read(stream, 16).unwrap(), want);
+        // The handles die here, with work of theirs done and the engine's own none the wiser.
+    }
+    engine_stream.synchronize().unwrap();
+    assert_eq!(engine_memory.to_vec(on).unwrap(), numbers);
+}
+
+/// What a drafter of the usual size takes is what is said, and the GPU has it back afterwards.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_memory_is_as_stated() {
+    let context = context();
+    let config = SuffixConfig {
+        adaptive: true,
+        ..SuffixConfig::default()
+    };
+    let drafter = CudaSuffix::new(&context, config.clone()).unwrap();
+    let multiprocessors = context.device().multiprocessors();
+    let stated = CudaSuffix::required_bytes(&config, multiprocessors).unwrap();
+    assert_eq!(drafter.memory_bytes(), stated);
+    assert!(stated < 40_000_000, "{stated} bytes");
+    println!("256 requests x 32,768 tokens, corpus 2^20: {stated} bytes beside the rows");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn kernels_use_no_local_memory() {
+    let kernels = kernels(&context());
+    for (name, resources) in kernels.resources().unwrap() {
+        println!("{name}: {resources:?}");
+        assert_eq!(
+            resources.local_bytes, 0,
+            "{name} has a stack frame or spills"
+        );
+    }
+}
+
+/// Host tokens in, drafts out.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_host_side_drafter_drafts_from_the_corpus() {
+    let mut drafter = SuffixDrafter::cuda(SHORT, 0).unwrap();
+    assert_eq!(drafter.backend_name(), "cuda");
+    drafter.start(0, &[1, 2, 3]).unwrap();
+    drafter.push(0, &[70, 71, 72, 73, 74]).unwrap();
+    drafter.finish(&[0]).unwrap();
+    drafter.start(1, &[8, 9, 70, 71]).unwrap();
+    assert_eq!(drafter.draft(&[1]).unwrap()[0].tokens, [72, 73, 74]);
+}
+
+/// Drafters on several threads, each with a stream of its own, do not disturb each other.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn drafters_on_several_threads_are_independent() {
+    let kernels = kernels(&context());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let kernels = kernels.clone();
+            scope.spawn(move || {
+                let mut gpu = OwnedCudaSuffix::with_kernels(kernels, SHORT).unwrap();
+                let mut cpu = CpuSuffix::new(SHORT).unwrap();
+                for number in 0..40 {
+                    let step = Step::drawn(&SHORT, 100 * thread + number, 16, 5);
+                    let want = step.run(&mut cpu).unwrap();
+                    assert_eq!(step.run(&mut gpu).unwrap(), want);
+                }
+                assert!(gpu.state().unwrap() == cpu.state().unwrap());
+            });
+        }
+    });
+}
+
+fn size(steps: u32, batch: usize, docs: usize) -> Size {
+    Size { steps, batch, docs }
+}
+
+fn context() -> Context {
+    let driver = Driver::load().unwrap_or_else(|error| panic!("{error}"));
+    let device = driver.device(0).unwrap_or_else(|error| panic!("{error}"));
+    Context::primary(&device).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn kernels(context: &Context) -> Arc<SuffixKernels> {
+    let module = Module::built_in(context).unwrap_or_else(|error| panic!("{error}"));
+    Arc::new(SuffixKernels::load(&module).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn with_backend<R>(test: impl FnOnce(&mut Factory<'_>) -> R) -> R {
+    let kernels = kernels(&context());
+    test(&mut |config| {
+        let backend = OwnedCudaSuffix::with_kernels(kernels.clone(), config.clone())?;
+        Ok(Box::new(backend))
+    })
+}
