@@ -3,7 +3,9 @@
 mod planted;
 
 use planted::{Fault, Planted};
-use test_support::suffix::{Factory, NaiveSuffix, Target, run_lives, run_targets};
+use test_support::suffix::{
+    Factory, NaiveSuffix, Target, cpu, emulator, run_layouts, run_lives, run_targets,
+};
 
 /// Lives of each comparison.
 const LIVES: u32 = 2000;
@@ -19,10 +21,45 @@ fn cpu_equals_the_naive_drafter() {
     }
 }
 
+/// The kernels against the CPU drafter; in parts, which run at the same time.
+mod emulator_equals_the_cpu {
+    use super::*;
+
+    #[test]
+    fn in_lives_part_1() {
+        compare(Target::Life, LIVES / 2, SEED);
+    }
+
+    #[test]
+    fn in_lives_part_2() {
+        compare(Target::Life, LIVES / 2, SEED + 1);
+    }
+
+    #[test]
+    fn in_proposals_from_any_state() {
+        compare(Target::Propose, LIVES / 4, SEED);
+    }
+
+    #[test]
+    fn in_documents_into_any_state() {
+        compare(Target::Ingest, LIVES / 4, SEED);
+    }
+
+    #[test]
+    fn in_verdicts_on_any_state() {
+        compare(Target::Observe, LIVES / 4, SEED);
+    }
+
+    fn compare(target: Target, lives: u32, seed: u64) {
+        run_layouts(&mut emulator, target, lives, seed)
+            .unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
 /// The lives go everywhere that the drafter can.
 #[test]
 fn lives_do_all_that_a_drafter_can() {
-    let same: &mut Factory<'_> = &mut test_support::suffix::cpu;
+    let same: &mut Factory<'_> = &mut cpu;
     let done = run_lives(same, 200, SEED).unwrap_or_else(|failure| panic!("{failure}"));
     let counts = [
         done.drafts,
@@ -43,9 +80,7 @@ fn planted_faults_are_found() {
         let Err(failure) = run_lives(planted, LIVES, SEED) else {
             panic!("{fault:?} was not found in {LIVES} lives");
         };
-        let again = failure
-            .life
-            .compare(&mut test_support::suffix::cpu, planted);
+        let again = failure.life.compare(&mut |config, _| planted(config));
         assert!(again.is_err(), "{fault:?}: {failure} does not fail again");
         let calls = failure.life.ops.len();
         assert!(

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod draw;
+mod fuzz;
 mod golden;
 mod life;
 mod lives;
@@ -10,13 +11,54 @@ mod reduce;
 
 pub use bad_input::check_bad_input;
 pub use draw::Target;
+#[cfg(feature = "emulator")]
+pub use fuzz::check_emulator;
+pub use fuzz::{Finding, FuzzReport, Limit, fuzz, fuzz_one};
 pub use golden::{GoldenReport, check_golden};
-pub use life::{Difference, Done, Life, Op, Preset};
-pub use lives::{Failure, cpu, run_lives, run_targets};
+pub use life::{Difference, Done, Layout, Life, Op, Preset};
+pub use lives::{Failure, run_layouts, run_lives, run_targets};
 pub use naive::NaiveSuffix;
 pub use reduce::Reducer;
 
+use specdraft::Result;
+use specdraft::cpu::CpuSuffix;
 use specdraft::suffix::{SuffixBackend, SuffixConfig};
 
 /// Builds a backend for a configuration.
-pub type Factory<'a> = dyn FnMut(&SuffixConfig) -> specdraft::Result<Box<dyn SuffixBackend>> + 'a;
+pub type Factory<'a> = dyn FnMut(&SuffixConfig) -> Result<Box<dyn SuffixBackend>> + 'a;
+
+/// Builds a backend for a configuration, its memory laid out as told.
+pub type LayoutFactory<'a> =
+    dyn FnMut(&SuffixConfig, &Layout) -> Result<Box<dyn SuffixBackend>> + 'a;
+
+/// Builds the CPU drafter.
+///
+/// # Errors
+/// As [`CpuSuffix::new`].
+pub fn cpu(config: &SuffixConfig) -> Result<Box<dyn SuffixBackend>> {
+    Ok(Box::new(CpuSuffix::new(config.clone())?))
+}
+
+/// Builds the kernels' drafter in the emulator.
+///
+/// # Errors
+/// As [`EmulatorSuffix::new`](specdraft::emulator::EmulatorSuffix::new).
+#[cfg(feature = "emulator")]
+pub fn emulator(config: &SuffixConfig, layout: &Layout) -> Result<Box<dyn SuffixBackend>> {
+    use specdraft::emulator::{EmulatorOptions, EmulatorSuffix, Schedule};
+
+    let options = EmulatorOptions {
+        seed: layout.seed,
+        schedule: match layout.shuffled {
+            true => Schedule::Shuffled,
+            false => Schedule::Sequential,
+        },
+        log2_blocks: layout.log2_blocks,
+        row_offset: layout.row_offset,
+        row_padding: layout.row_padding,
+    };
+    Ok(Box::new(EmulatorSuffix::with_options(
+        config.clone(),
+        options,
+    )?))
+}

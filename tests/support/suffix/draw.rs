@@ -3,7 +3,7 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use specdraft::suffix::SuffixConfig;
 
-use super::life::{Life, Op, Preset};
+use super::life::{Layout, Life, Op, Preset};
 
 /// What a life is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,7 @@ impl Target {
         }
         Ok(Life {
             config: draw.config,
+            layout: draw.layout,
             ops: draw.ops,
         })
     }
@@ -70,6 +71,7 @@ const HOSTILE: [i32; 6] = [-1, i32::MIN, i32::MAX, -2, 1 << 30, i32::MIN + 1];
 struct Draw<'a, 'u> {
     u: &'a mut Unstructured<'u>,
     config: SuffixConfig,
+    layout: Layout,
     ops: Vec<Op>,
     /// Tokens are below this.
     alphabet: i32,
@@ -107,7 +109,15 @@ impl<'a, 'u> Draw<'a, 'u> {
             corpus_tokens,
             adaptive: target == Target::Observe || u.ratio(3, 4)?,
         };
+        let layout = Layout {
+            seed: u.int_in_range(0..=u16::MAX.into())?,
+            shuffled: u.ratio(1, 4)?,
+            log2_blocks: u.int_in_range(0..=3)?,
+            row_offset: u.int_in_range(0..=5)?,
+            row_padding: u.int_in_range(0..=5)?,
+        };
         Ok(Self {
+            layout,
             alphabet: *u.choose(&[2, 1, 3, 4, 6, 12, 40, 200_000, i32::MAX])?,
             hostile: u.ratio(1, 2)?,
             ops: Vec::new(),

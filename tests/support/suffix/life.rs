@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::{Deserialize, Serialize};
 use specdraft::suffix::{Document, Proposal, SuffixBackend, SuffixConfig, SuffixState};
 
-use super::Factory;
+use super::{LayoutFactory, cpu};
 
 /// A configuration and the calls made on a drafter that has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,8 +16,25 @@ pub struct Life {
     /// The drafter.
     #[serde(with = "Config")]
     pub config: SuffixConfig,
+    /// Where the drafter's memory lies and how it runs.
+    pub layout: Layout,
     /// The calls.
     pub ops: Vec<Op>,
+}
+
+/// What must make no difference. A backend heeds what it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Of all that is random in how threads run.
+    pub seed: u64,
+    /// Threads run in random order, not one after the other.
+    pub shuffled: bool,
+    /// Blocks that share a request, as a power of two.
+    pub log2_blocks: u32,
+    /// Words before the first row.
+    pub row_offset: usize,
+    /// Words between two rows.
+    pub row_padding: usize,
 }
 
 /// One call on a [`SuffixBackend`]; fields are its arguments.
@@ -124,43 +141,30 @@ impl Add for Done {
 }
 
 impl Life {
-    /// Lives this life on two new backends and compares every answer and every state.
+    /// Lives this life on a new CPU drafter and on a new backend of `candidate` and compares every answer and every
+    /// state.
     ///
     /// # Errors
     /// The first [`Difference`]. A panic of a backend is one, and so is an error that blames no argument.
-    pub fn compare(
-        &self,
-        reference: &mut Factory<'_>,
-        candidate: &mut Factory<'_>,
-    ) -> Result<Done, Difference> {
-        let built = (reference(&self.config), candidate(&self.config));
-        let (mut reference, mut candidate) = match built {
-            (Ok(reference), Ok(candidate)) => (reference, candidate),
-            (reference, candidate) => {
-                return self.check_refusal(self.ops.len(), reference.err(), candidate.err());
-            }
-        };
+    pub fn compare(&self, candidate: &mut LayoutFactory<'_>) -> Result<Done, Difference> {
+        let at = |op| move |what| Difference { op, what };
         let mut done = Done::default();
+        let (mut cpu, mut candidate) =
+            match (cpu(&self.config), candidate(&self.config, &self.layout)) {
+                (Ok(cpu), Ok(candidate)) => (cpu, candidate),
+                (cpu, candidate) => {
+                    done.refused = 1;
+                    let refusal = same_refusal(cpu.err(), candidate.err());
+                    return refusal.map(|()| done).map_err(at(self.ops.len()));
+                }
+            };
         for (index, op) in self.ops.iter().enumerate() {
-            let step = || op.compare(&mut *reference, &mut *candidate, &mut done);
+            let step = || op.compare(&mut *cpu, &mut *candidate, &mut done);
             catch_unwind(AssertUnwindSafe(step))
                 .unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))))
-                .map_err(|what| Difference { op: index, what })?;
+                .map_err(at(index))?;
         }
         Ok(done)
-    }
-
-    fn check_refusal(
-        &self,
-        op: usize,
-        reference: Option<specdraft::Error>,
-        candidate: Option<specdraft::Error>,
-    ) -> Result<Done, Difference> {
-        same_refusal(reference, candidate).map_err(|what| Difference { op, what })?;
-        Ok(Done {
-            refused: 1,
-            ..Done::default()
-        })
     }
 }
 
@@ -329,6 +333,7 @@ impl Display for Life {
         let json = |value: serde_json::Result<String>| value.map_err(|_| fmt::Error);
         let empty = Life {
             config: self.config.clone(),
+            layout: self.layout,
             ops: vec![],
         };
         let head = json(serde_json::to_string(&empty))?;
@@ -344,6 +349,6 @@ impl Display for Life {
 
 impl Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "call {}: {} (reference / candidate)", self.op, self.what)
+        write!(f, "call {}: {} (CPU / candidate)", self.op, self.what)
     }
 }

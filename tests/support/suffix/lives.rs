@@ -1,17 +1,17 @@
 //! Lives as a proptest strategy.
 
+use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
 
 use arbitrary::Unstructured;
 use proptest::prelude::Rng;
 use proptest::strategy::{NewTree, Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use specdraft::cpu::CpuSuffix;
 
-use super::Factory;
 use super::draw::Target;
 use super::life::{Done, Life};
 use super::reduce::Reducer;
+use super::{Factory, LayoutFactory};
 
 /// Bytes that a life is drawn from; more give longer ones.
 const BYTES: usize = 3000;
@@ -25,7 +25,7 @@ pub struct Failure {
     pub reason: String,
 }
 
-/// Compares backends of `factory` with the CPU drafter over `count` random lives.
+/// Compares backends of `factory` with the CPU drafter over `count` random lives of engines.
 ///
 /// # Errors
 /// The first life on which they differ, made small.
@@ -43,6 +43,19 @@ pub fn run_targets(
     count: u32,
     seed: u64,
 ) -> Result<Done, Box<Failure>> {
+    run_layouts(&mut |config, _| factory(config), target, count, seed)
+}
+
+/// As [`run_targets`], with backends that heed a life's [`Layout`](super::Layout).
+///
+/// # Errors
+/// The first life on which the backends differ, made small.
+pub fn run_layouts(
+    factory: &mut LayoutFactory<'_>,
+    target: Target,
+    count: u32,
+    seed: u64,
+) -> Result<Done, Box<Failure>> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let config = Config {
@@ -54,11 +67,11 @@ pub fn run_targets(
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
 
-    let total = std::cell::Cell::new(Done::default());
-    let factory = std::cell::RefCell::new(factory);
+    let total = Cell::new(Done::default());
+    let factory = RefCell::new(factory);
     let result = runner.run(&Lives(target), |life| {
         let done = life
-            .compare(&mut cpu, &mut **factory.borrow_mut())
+            .compare(&mut **factory.borrow_mut())
             .map_err(|difference| TestCaseError::fail(difference.to_string()))?;
         total.set(total.get() + done);
         Ok(())
@@ -71,16 +84,6 @@ pub fn run_targets(
         })),
         Err(TestError::Abort(reason)) => panic!("the test runner gave up: {reason}"),
     }
-}
-
-/// Builds the CPU drafter.
-///
-/// # Errors
-/// As [`CpuSuffix::new`].
-pub fn cpu(
-    config: &specdraft::suffix::SuffixConfig,
-) -> specdraft::Result<Box<dyn specdraft::suffix::SuffixBackend>> {
-    Ok(Box::new(CpuSuffix::new(config.clone())?))
 }
 
 /// Lives of one kind.

@@ -2,7 +2,7 @@
 
 use specdraft::suffix::SuffixConfig;
 
-use super::life::{Life, Op, Preset};
+use super::life::{Layout, Life, Op, Preset};
 
 /// Offers smaller and smaller lives.
 ///
@@ -100,6 +100,7 @@ enum Edit {
         field: usize,
         value: usize,
     },
+    PlainLayout(fn(&mut Layout)),
 }
 
 /// Every edit, the ones that save most first.
@@ -123,6 +124,15 @@ fn edits(life: &Life) -> Vec<Edit> {
             edits.push(Edit::Config { field, value });
         }
     }
+    let layouts: [fn(&mut Layout); 6] = [
+        |layout| *layout = Layout::default(),
+        |layout| layout.seed = 0,
+        |layout| layout.shuffled = false,
+        |layout| layout.log2_blocks = 0,
+        |layout| layout.row_offset = 0,
+        |layout| layout.row_padding = 0,
+    ];
+    edits.extend(layouts.map(Edit::PlainLayout));
     for (op, items) in life.ops.iter().map(items).enumerate() {
         edits.extend((0..items).map(|item| Edit::PlainItem { op, item }));
     }
@@ -228,6 +238,7 @@ impl Edit {
                     _ => preset.steps = None,
                 }
             }
+            Edit::PlainLayout(edit) => edit(&mut life.layout),
             Edit::Config { field, value } => {
                 let old = CONFIG_FIELDS[field](&mut life.config);
                 *old = value.min(*old);

@@ -1,0 +1,8 @@
+//! Every kernel, in an engine's life.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use test_support::suffix::{Target, check_emulator};
+
+fuzz_target!(|bytes: &[u8]| check_emulator(Target::Life, bytes));

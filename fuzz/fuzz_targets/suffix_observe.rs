@@ -1,0 +1,8 @@
+//! The observe kernel, on any state.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use test_support::suffix::{Target, check_emulator};
+
+fuzz_target!(|bytes: &[u8]| check_emulator(Target::Observe, bytes));
