@@ -11,6 +11,7 @@ use specdraft::driver::{
 };
 use specdraft::suffix::cuda::{Batch, CudaSuffix, Drafts, History, OwnedCudaSuffix, Verdicts};
 use specdraft::suffix::{SuffixBackend, SuffixConfig, SuffixDrafter};
+use specdraft_kernels::suffix::propose::Grid;
 use test_support::fake_cuda::FakeCuda;
 
 const SLOTS: usize = 4;
@@ -137,6 +138,20 @@ fn bad_lists_are_refused_before_anything_is_enqueued() {
         );
     }
     assert_eq!(fake.report().calls, [""; 0], "something was enqueued");
+}
+
+#[test]
+fn bad_grids_are_refused() {
+    let (_, context) = fake();
+    let mut drafter = CudaSuffix::new(&context, CONFIG).unwrap();
+    for (log2_blocks, log2_min_units) in [(8, 4), (31, 4), (u32::MAX, 4), (0, 12), (0, u32::MAX)] {
+        let grid = Grid {
+            log2_blocks,
+            log2_min_units,
+        };
+        let error = drafter.set_propose_grid(Some(grid)).unwrap_err();
+        assert_eq!(error.argument(), Some("grid"), "{error}");
+    }
 }
 
 #[test]
@@ -277,6 +292,7 @@ fn the_memory_is_as_stated() {
     let bytes = CudaSuffix::required_bytes(&config, 132).unwrap();
     let corpus = 4 * (1 << 20) + 2 * (1 << 18) * 8 * 8;
     assert!(bytes > corpus && bytes < corpus + corpus / 100, "{bytes}");
+    assert_eq!(bytes / 100_000, 378, "documented as 37.8 MB");
 }
 
 #[test]
@@ -310,6 +326,7 @@ fn what_only_newer_drivers_have_is_done_without() {
     let fake = FakeCuda::start((9, 0), 11_040);
     fake.hide("cuLaunchKernelEx");
     fake.hide("cuFuncGetParamInfo");
+    fake.hide("cuFuncLoad");
     let driver = load().unwrap();
     assert_eq!(driver.version().to_string(), "11.4");
     let context = Context::primary(&driver.device(0).unwrap()).unwrap();

@@ -59,6 +59,16 @@ fn steps_on_borrowed_arrays_equal_the_cpu() {
 }
 
 #[test]
+fn grids_change_no_answer() {
+    let (_, context) = fake();
+    let config = SuffixConfig {
+        max_model_len: 5000,
+        ..CONFIG
+    };
+    checks::grids_change_no_answer(&context, &config, SIZE);
+}
+
+#[test]
 fn calls_only_enqueue() {
     let (fake, context) = fake();
     let engine = Engine::new(&context, &CONFIG, 90, 0).unwrap();

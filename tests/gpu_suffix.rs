@@ -89,6 +89,14 @@ fn a_captured_step_replays_on_changed_inputs() {
     checks::a_captured_step_replays(&context, &LONG, size(12, 4, 3));
 }
 
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn grids_change_no_answer() {
+    let context = context();
+    checks::grids_change_no_answer(&context, &SHORT, size(24, 16, 5));
+    checks::grids_change_no_answer(&context, &LONG, size(24, 4, 3));
+}
+
 /// The engine's context, stream and memory are as usable after the drafter as before it.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail};
 pub(crate) struct Options {
     /// Fewer sizes.
     pub(crate) quick: bool,
+    /// Also time every grid that a kernel takes.
+    pub(crate) sweep: bool,
     /// Only cases whose name contains this.
     pub(crate) filter: Option<String>,
     /// A peer's results, one JSON object `{"case", "us"}` a line.
@@ -21,6 +23,7 @@ pub(crate) struct Options {
 
 const USAGE: &str = "options:
   --quick         fewer sizes
+  --sweep         also time every grid that a kernel takes
   --filter TEXT   only cases whose name contains TEXT
   --peer FILE     compare with a peer's results: one JSON object {\"case\", \"us\"} a line
   --record FILE   write the results and the machine's description to FILE
@@ -41,6 +44,7 @@ impl Options {
             };
             match arg.as_str() {
                 "--quick" => options.quick = true,
+                "--sweep" => options.sweep = true,
                 "--filter" => options.filter = Some(value()?),
                 "--peer" => options.peer = Some(value()?.into()),
                 "--record" => options.record = Some(value()?.into()),

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context, Result};
 use serde::Serialize;
-use specdraft::driver::{Context, Module};
+use specdraft::driver::Module;
 
 use super::peer::Peer;
 use super::{Options, Timing};
@@ -61,8 +61,8 @@ impl Report {
     ///
     /// # Errors
     /// A peer file that cannot be read.
-    pub(crate) fn new(options: &Options, context: &Context) -> Result<Self> {
-        let device = context.device();
+    pub(crate) fn new(options: &Options, module: &Module) -> Result<Self> {
+        let device = module.context().device();
         let (major, minor) = device.capability();
         let peer = match &options.peer {
             Some(path) => Peer::read(path)?,
@@ -74,7 +74,7 @@ impl Report {
             capability: format!("{major}.{minor}"),
             cuda: device.driver().version().to_string(),
             driver: nvidia_smi(options.device, "driver_version"),
-            target: Module::built_in(context)?.target().into(),
+            target: module.target().into(),
             date: today(),
             command: command(),
             clocks_before: clocks(options.device),

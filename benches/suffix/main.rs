@@ -1,6 +1,6 @@
 //! Times of the suffix drafter on a GPU, in replayed CUDA graphs, with every result checked against the CPU drafter.
 //!
-//! `cargo bench --bench suffix --features cuda -- [--peer FILE] [--record FILE] [--quick] [--filter TEXT]`
+//! `cargo bench --bench suffix --features cuda -- [--peer FILE] [--record FILE] [--quick] [--sweep] [--filter TEXT]`
 //!
 //! Prints one JSON object a line: the machine, then a result for each case and variant. Cases are named as vLLM's kernels' benchmark
 //! names them, so that its output, as a peer file, gives ratios. Variants:
@@ -16,12 +16,16 @@ mod harness;
 mod inputs;
 mod subject;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
 use harness::{Options, Report, Timing, host_us, time_graph};
 use inputs::Kind;
-use specdraft::driver::{Context, Driver, OwnedStream};
+use specdraft::driver::{Context, Driver, Module, OwnedStream};
+use specdraft::suffix::SuffixConfig;
+use specdraft::suffix::cuda::{CudaSuffix, SuffixKernels};
+use specdraft_kernels::suffix::propose;
 use subject::{CORPUS, DEPTH, K, Subject};
 
 /// Operations in a graph, and replays of it.
@@ -38,18 +42,26 @@ const MOST_TOKENS: usize = 256 * 32_768;
 
 fn main() -> Result<()> {
     let options = Options::from_args()?;
-    let start = Instant::now();
+    let mut clock = Stages::start();
     let device = Driver::load()?.device(options.device)?;
     let context = Context::primary(&device)?;
-    let driver_us = start.elapsed().as_secs_f64() * 1e6;
+    clock.done("driver and context");
+    let kernels = Arc::new(SuffixKernels::load(&Module::built_in(&context)?)?);
+    clock.done("kernels");
+    drop(CudaSuffix::with_kernels(
+        kernels.clone(),
+        SuffixConfig::default(),
+    )?);
+    clock.done("a drafter's memory");
+
     let stream = OwnedStream::new(&context)?;
     let mut bench = Bench {
-        context: &context,
+        kernels: &kernels,
         stream: &stream,
-        report: Report::new(&options, &context)?,
+        report: Report::new(&options, kernels.module())?,
         options: &options,
     };
-    bench.first(driver_us)?;
+    bench.first(&clock)?;
     let (batches, lengths): (&[usize], &[usize]) = if options.quick {
         (&[1, 64], &[4096, 32_768])
     } else {
@@ -68,37 +80,32 @@ fn main() -> Result<()> {
 }
 
 struct Bench<'a> {
-    context: &'a Context,
+    kernels: &'a Arc<SuffixKernels>,
     stream: &'a OwnedStream,
     report: Report,
     options: &'a Options,
 }
 
 impl Bench<'_> {
-    /// From nothing to the first drafts.
-    fn first(&mut self, driver_us: f64) -> Result<()> {
+    /// From nothing to the first drafts. The kernels' share is the driver's compiler, or its cache from an earlier run.
+    fn first(&mut self, clock: &Stages) -> Result<()> {
         let case = "first call";
         if !self.options.wants(case) {
             return Ok(());
         }
-        self.report
-            .add(case, "driver and context", Timing::once(driver_us), true)?;
-        let start = Instant::now();
-        let mut subject = Subject::new(self.context, self.stream, 1, 4096, Kind::Planted, 1)?;
-        let built = start.elapsed().as_secs_f64() * 1e6;
-        self.report.add(
-            case,
-            "kernels, memory and histories",
-            Timing::once(built),
-            true,
-        )?;
-        let start = Instant::now();
+        for &(stage, us) in &clock.stages {
+            self.report.add_alone(case, stage, Timing::once(us), true)?;
+        }
+        let mut subject = Subject::new(self.kernels, self.stream, 1, 4096, Kind::Planted, 1)?;
+        self.stream.synchronize()?;
+        let mut clock = Stages::start();
         subject.enqueue_propose(0)?;
         self.stream.synchronize()?;
-        let first = start.elapsed().as_secs_f64() * 1e6;
+        clock.done("first propose");
+        let (stage, us) = clock.stages[0];
         let correct = subject.check_propose()?;
         self.report
-            .add(case, "propose", Timing::once(first), correct)
+            .add_alone(case, stage, Timing::once(us), correct)
     }
 
     fn propose(&mut self, requests: usize, len: usize, kind: Kind) -> Result<()> {
@@ -109,7 +116,7 @@ impl Bench<'_> {
         let copies = ROTATED_BYTES.div_ceil(4 * requests * len).max(INNER);
         let rotates = copies <= MOST_ROTATED;
         let copies = if rotates { copies } else { 1 };
-        let mut subject = Subject::new(self.context, self.stream, requests, len, kind, copies)?;
+        let mut subject = Subject::new(self.kernels, self.stream, requests, len, kind, copies)?;
         subject.fill_corpus()?;
         for rotated in [false, true] {
             if rotated && !rotates {
@@ -120,7 +127,7 @@ impl Bench<'_> {
                 let before = subject.check_propose()?;
                 let inner = if rotated { copies } else { INNER };
                 let timing = time_graph(
-                    self.context,
+                    self.kernels.module().context(),
                     self.stream.borrow(),
                     inner,
                     REPLAYS,
@@ -136,13 +143,52 @@ impl Bench<'_> {
                 self.report.add(&case, &variant, timing, before && after)?;
             }
         }
+        if self.options.sweep && kind != Kind::Frequent {
+            self.sweep(&case, &mut subject, kind)?;
+        }
         if kind == Kind::Planted {
-            let timing = host_us(self.context, self.stream.borrow(), 400, 50, || {
-                subject.enqueue_propose(0)
-            })?;
+            let timing = host_us(
+                self.kernels.module().context(),
+                self.stream.borrow(),
+                400,
+                50,
+                || subject.enqueue_propose(0),
+            )?;
             let correct = subject.outputs_are_right()?;
             self.report.add_alone(&case, "host", timing, correct)?;
         }
+        Ok(())
+    }
+
+    /// Every number of blocks for a request, and every least share of a block.
+    fn sweep(&mut self, case: &str, subject: &mut Subject<'_>, kind: Kind) -> Result<()> {
+        subject.drafter.set_dependent_launch(true);
+        for log2_blocks in 0..=propose::MAX_LOG2_BLOCKS {
+            for log2_min_units in 2..=5 {
+                let grid = propose::Grid {
+                    log2_blocks,
+                    log2_min_units,
+                };
+                if subject.drafter.set_propose_grid(Some(grid)).is_err() {
+                    continue;
+                }
+                let before = subject.check_propose()?;
+                let stream = self.stream.borrow();
+                let context = self.kernels.module().context();
+                let timing = time_graph(context, stream, INNER, REPLAYS, |_| {
+                    subject.enqueue_propose(0)
+                })?;
+                let correct = before && subject.outputs_are_right()?;
+                let variant = format!(
+                    "{} dependent, {} blocks of at least {} tokens",
+                    kind.name(),
+                    1 << log2_blocks,
+                    512 << log2_min_units
+                );
+                self.report.add(case, &variant, timing, correct)?;
+            }
+        }
+        subject.drafter.set_propose_grid(None)?;
         Ok(())
     }
 
@@ -151,15 +197,19 @@ impl Bench<'_> {
         if !self.options.wants(&case) {
             return Ok(());
         }
-        let mut subject = Subject::new(self.context, self.stream, requests, len, Kind::Planted, 1)?;
+        let mut subject = Subject::new(self.kernels, self.stream, requests, len, Kind::Planted, 1)?;
         subject.fill_corpus()?;
         for dependent in [false, true] {
             subject.drafter.set_dependent_launch(dependent);
             let before = subject.check_ingest()?;
             let stream = self.stream.borrow();
-            let timing = time_graph(self.context, stream, INNER_INGEST, REPLAYS, |_| {
-                subject.enqueue_ingest()
-            })?;
+            let timing = time_graph(
+                self.kernels.module().context(),
+                stream,
+                INNER_INGEST,
+                REPLAYS,
+                |_| subject.enqueue_ingest(),
+            )?;
             // What the timed batches left depends on how many there were; one more from a known state has to be right again.
             let after = subject.check_ingest()?;
             let variant = if dependent {
@@ -178,15 +228,19 @@ impl Bench<'_> {
         if !self.options.wants(&case) {
             return Ok(());
         }
-        let mut subject = Subject::adaptive(self.context, self.stream, requests, len)?;
+        let mut subject = Subject::adaptive(self.kernels, self.stream, requests, len)?;
         subject.fill_corpus()?;
         for dependent in [false, true] {
             subject.drafter.set_dependent_launch(dependent);
             let before = subject.check_step()?;
             let stream = self.stream.borrow();
-            let timing = time_graph(self.context, stream, INNER, REPLAYS, |_| {
-                subject.enqueue_step()
-            })?;
+            let timing = time_graph(
+                self.kernels.module().context(),
+                stream,
+                INNER,
+                REPLAYS,
+                |_| subject.enqueue_step(),
+            )?;
             let after = subject.check_step()?;
             let variant = if dependent {
                 "planted dependent"
@@ -196,5 +250,26 @@ impl Bench<'_> {
             self.report.add(&case, variant, timing, before && after)?;
         }
         Ok(())
+    }
+}
+
+/// How long each stage took, in microseconds.
+struct Stages {
+    since: Instant,
+    stages: Vec<(&'static str, f64)>,
+}
+
+impl Stages {
+    fn start() -> Self {
+        Self {
+            since: Instant::now(),
+            stages: Vec::new(),
+        }
+    }
+
+    fn done(&mut self, stage: &'static str) {
+        let us = self.since.elapsed().as_secs_f64() * 1e6;
+        self.stages.push((stage, us));
+        self.since = Instant::now();
     }
 }

@@ -1,9 +1,11 @@
 //! A drafter on the GPU with an engine's arrays, and its twin on the CPU that says what is right.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use specdraft::cpu::CpuSuffix;
-use specdraft::driver::{Context, DeviceBuffer, OwnedStream};
-use specdraft::suffix::cuda::{Batch, CudaSuffix, Drafts, History, Verdicts};
+use specdraft::driver::{DeviceBuffer, OwnedStream};
+use specdraft::suffix::cuda::{Batch, CudaSuffix, Drafts, History, SuffixKernels, Verdicts};
 use specdraft::suffix::{Document, Proposal, SuffixBackend, SuffixConfig, SuffixState};
 
 use super::inputs::{Kind, histories};
@@ -40,28 +42,28 @@ pub(crate) struct Subject<'a> {
 impl<'a> Subject<'a> {
     /// A drafter with an empty corpus. As the peer is, it is not adaptive.
     pub(crate) fn new(
-        context: &Context,
+        kernels: &Arc<SuffixKernels>,
         stream: &'a OwnedStream,
         requests: usize,
         len: usize,
         kind: Kind,
         copies: usize,
     ) -> Result<Self> {
-        Self::with(context, stream, requests, len, kind, copies, false)
+        Self::with(kernels, stream, requests, len, kind, copies, false)
     }
 
     /// As [`new`](Self::new), adaptive: one with verdicts to observe.
     pub(crate) fn adaptive(
-        context: &Context,
+        kernels: &Arc<SuffixKernels>,
         stream: &'a OwnedStream,
         requests: usize,
         len: usize,
     ) -> Result<Self> {
-        Self::with(context, stream, requests, len, Kind::Planted, 1, true)
+        Self::with(kernels, stream, requests, len, Kind::Planted, 1, true)
     }
 
     fn with(
-        context: &Context,
+        kernels: &Arc<SuffixKernels>,
         stream: &'a OwnedStream,
         requests: usize,
         len: usize,
@@ -86,10 +88,10 @@ impl<'a> Subject<'a> {
             cpu.write_tokens(slot, 0, row)?;
             cpu.set_total_len(slot, len as i32)?;
         }
-        let on = stream.borrow();
+        let (on, context) = (stream.borrow(), kernels.module().context());
         let words = |data: &[i32]| DeviceBuffer::from_slice(context, on, data, "inputs");
         Ok(Self {
-            drafter: CudaSuffix::new(context, config)?,
+            drafter: CudaSuffix::with_kernels(kernels.clone(), config)?,
             cpu,
             stream,
             requests,

@@ -146,6 +146,7 @@ entry_points! {
             config: *const LaunchConfigRaw, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void,
         );
         // CUDA 12.4
+        fn cuFuncLoad(function: CUfunction);
         fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
     }
 }

@@ -58,7 +58,7 @@ impl<const N: usize> PreparedKernel<N> {
         let _current = context.enter()?;
         let raw = module.function(kernel.name)?;
         check_code(driver, raw, kernel)?;
-        // Asking also loads the code now, where the driver loads lazily: the first launch may be in a captured stream.
+        load_now(driver, raw, kernel.name)?;
         let max_threads = attribute(driver, raw, kernel.name, FUNC_MAX_THREADS)?;
         if let Some(threads) = kernel.threads
             && max_threads < threads
@@ -290,6 +290,17 @@ fn check_code(driver: &Driver, function: CUfunction, kernel: &Kernel) -> Result<
         }
     }
     Ok(())
+}
+
+/// Loads the code, where the driver would do so at the first launch: that one may be in a captured stream. Drivers without the call
+/// (older than CUDA 12.4) load at the first question about the function, which follows.
+fn load_now(driver: &Driver, function: CUfunction, name: &str) -> Result<(), DriverError> {
+    let Some(load) = driver.api().cuFuncLoad else {
+        return Ok(());
+    };
+    // SAFETY: a live function of the current context.
+    let code = unsafe { load(function) };
+    driver.check("cuFuncLoad", code, || format!("loading kernel {name}"))
 }
 
 fn attribute(

@@ -73,6 +73,7 @@ pub struct CudaSuffix {
     memory: Memory,
     kernels: Arc<SuffixKernels>,
     dependent: bool,
+    grid: Option<propose::Grid>,
 }
 
 impl CudaSuffix {
@@ -97,6 +98,7 @@ impl CudaSuffix {
             config,
             kernels,
             dependent: true,
+            grid: None,
         })
     }
 
@@ -117,8 +119,8 @@ impl CudaSuffix {
 
     /// GPU memory that a drafter of this configuration allocates on a GPU of so many multiprocessors, in bytes.
     ///
-    /// Nearly all of it is the corpus (4 bytes a token) and its index (at least 32 bytes a token). `max_model_len` costs nothing: the rows
-    /// are the engine's.
+    /// Nearly all of it is the corpus (4 bytes a token) and its index (32 bytes a token, or up to 64 where the corpus is no power of two).
+    /// `max_model_len` costs nothing: the rows are the engine's. With the defaults (256 requests, a corpus of 2^20 tokens) it is 37.8 MB.
     ///
     /// # Errors
     /// A configuration over its limits.
@@ -136,6 +138,33 @@ impl CudaSuffix {
     /// where the GPU cannot. The kernels wait for that work by themselves before they read anything.
     pub fn set_dependent_launch(&mut self, on: bool) {
         self.dependent = on;
+    }
+
+    /// Launches [`propose`](Self::propose) on this grid instead of the one that is best for the batch; for measurements. It changes no
+    /// answer.
+    ///
+    /// # Errors
+    /// A grid over the kernel's limit, or one that the drafter's scratch is too small for.
+    pub fn set_propose_grid(&mut self, grid: Option<propose::Grid>) -> Result<()> {
+        if let Some(grid) = grid {
+            let slots = self.config.max_num_reqs as u32;
+            let scratch = self.memory.scratch.len() as u64;
+            let fits = grid.log2_blocks <= propose::MAX_LOG2_BLOCKS
+                && grid.scratch_words(slots, self.config.num_draft_tokens as u32) <= scratch;
+            if !fits || grid.log2_min_units > 11 {
+                return Err(Error::out_of_range(
+                    "grid",
+                    format_args!(
+                        "at most 2^{} blocks that {scratch} words of scratch are enough for, and at most 2^11 units",
+                        propose::MAX_LOG2_BLOCKS
+                    ),
+                    format_args!("{grid:?}"),
+                    "use fewer blocks for a request",
+                ));
+            }
+        }
+        self.grid = grid;
+        Ok(())
     }
 
     /// Enqueues drafting for a batch. `last_sampled` is `[max_num_reqs]`, by slot: the filler behind the drafts. A batch of 0 enqueues
@@ -160,9 +189,10 @@ impl CudaSuffix {
         views::check_by_slot("last_sampled", &last_sampled, self.config.max_num_reqs)?;
         out.check(&self.config, history, batch, &last_sampled)?;
         let requests = batch.len() as u32;
-        let grid = self
-            .kernels
-            .propose_grid(requests, self.config.max_model_len as u32);
+        let grid = self.grid.unwrap_or_else(|| {
+            self.kernels
+                .propose_grid(requests, self.config.max_model_len as u32)
+        });
         let args = propose::Args {
             token_ids: pointer(history.token_ids.ptr()),
             idx_mapping: pointer(batch.idx_mapping.ptr()),

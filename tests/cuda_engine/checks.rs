@@ -4,6 +4,7 @@ use specdraft::cpu::CpuSuffix;
 use specdraft::driver::{Context, Graph, OwnedStream, Stream};
 use specdraft::suffix::cuda::CudaSuffix;
 use specdraft::suffix::{SuffixBackend, SuffixConfig};
+use specdraft_kernels::suffix::propose::Grid;
 
 use crate::cuda_engine::{Engine, Step};
 
@@ -81,4 +82,31 @@ pub(crate) fn a_captured_step_replays(context: &Context, config: &SuffixConfig, 
     }
     let least = size.steps as i32;
     assert!(drafted >= least, "only {drafted} tokens were drafted");
+}
+
+/// Whatever grid `propose` is launched on, the answer is the CPU drafter's.
+pub(crate) fn grids_change_no_answer(context: &Context, config: &SuffixConfig, size: Size) {
+    let stream = Stream::PER_THREAD;
+    let mut engine = Engine::new(context, config, config.max_model_len, 1).unwrap();
+    let mut drafter = CudaSuffix::new(context, config.clone()).unwrap();
+    let mut cpu = CpuSuffix::new(config.clone()).unwrap();
+    let mut grids = 0;
+    for number in 0..size.steps {
+        let grid = Grid {
+            log2_blocks: number % 6,
+            log2_min_units: number % 4,
+        };
+        if drafter.set_propose_grid(Some(grid)).is_err() {
+            continue;
+        }
+        grids += 1;
+        let step = Step::drawn(config, 2000 + number, size.batch, size.docs);
+        engine.set(stream, &step).unwrap();
+        engine
+            .enqueue(&mut drafter, stream, size.docs, size.batch)
+            .unwrap();
+        let got = engine.read(stream, size.batch).unwrap();
+        assert_eq!(got, step.run(&mut cpu).unwrap(), "{grid:?}");
+    }
+    assert!(grids >= size.steps / 2, "only {grids} grids were taken");
 }

@@ -255,6 +255,11 @@ functions! {
         state.kernel(function).map(drop)
     }
 
+    fn cuFuncLoad(state, function: Handle) {
+        state.not_while_capturing()?;
+        state.kernel(function).map(drop)
+    }
+
     fn cuFuncGetParamInfo(state, function: Handle, index: usize, offset: *mut usize, size: *mut usize) {
         let kernel = state.kernel(function)?;
         let mut end = 0usize;
