@@ -22,16 +22,14 @@ fn golden_vectors_one_block_a_request() {
 
 #[test]
 fn golden_vectors_several_blocks_a_request() {
-    for log2_blocks in 1..=3 {
-        for schedule in SCHEDULES {
-            golden(EmulatorOptions {
-                seed: 7,
-                schedule,
-                log2_blocks,
-                row_offset: log2_blocks as usize,
-                row_padding: 5,
-            });
-        }
+    for (log2_blocks, schedule) in (1..=3).zip(SCHEDULES) {
+        golden(EmulatorOptions {
+            seed: 7,
+            schedule,
+            log2_blocks,
+            row_offset: log2_blocks as usize,
+            row_padding: 5,
+        });
     }
 }
 
@@ -74,6 +72,48 @@ fn long_rows_with_a_frequent_token() {
         .collect();
     compare(&rows, 24);
     compare(&rows, 1);
+}
+
+/// More blocks than a warp has lanes; the best match lies in each in turn, or in the corpus.
+#[test]
+fn a_long_row_in_64_blocks() {
+    let len = 64 * 512 + 17;
+    for num_draft_tokens in [8, 40] {
+        let config = SuffixConfig {
+            max_num_reqs: 2,
+            max_model_len: len,
+            num_draft_tokens,
+            corpus_tokens: 500,
+            ..SuffixConfig::default()
+        };
+        let options = EmulatorOptions {
+            schedule: Schedule::Shuffled,
+            log2_blocks: 6,
+            row_offset: 1,
+            ..EmulatorOptions::default()
+        };
+        let mut twin = Twin::new(&config, options).unwrap();
+        let mut row: Vec<i32> = (0..len as i32).map(|i| i + 100).collect();
+        row[len - 30..].fill(6); // nothing like it elsewhere
+        row[len - 4..].copy_from_slice(&[1, 2, 3, 4]);
+        let document: Vec<i32> = (0..60).chain(1..50).collect();
+        twin.write_tokens(1, 0, &document).unwrap();
+        twin.set_total_len(1, document.len() as i32).unwrap();
+        twin.set_total_len(0, len as i32).unwrap();
+        for place in [3, 511, 512, 20_000, len - 100] {
+            let was = row[place..place + 4].to_vec();
+            row[place..place + 4].copy_from_slice(&[1, 2, 3, 4]);
+            twin.write_tokens(0, 0, &row).unwrap();
+            twin.propose(&[0], &[1], &[0, 0]).unwrap();
+            row[place..place + 4].copy_from_slice(&was);
+        }
+        // The corpus knows more than the row: five tokens of context.
+        row[len - 5] = 0;
+        twin.write_tokens(0, 0, &row).unwrap();
+        twin.ingest(&[Document { slot: 1, start: 0 }]).unwrap();
+        let proposal = twin.propose(&[0], &[1], &[0, 0]).unwrap();
+        assert_eq!(proposal.drafts[..2], [5, 6]);
+    }
 }
 
 /// Rows around the sizes where a vector, a unit or a part ends.

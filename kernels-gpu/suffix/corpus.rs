@@ -239,7 +239,6 @@ impl<const K8: bool> Windows<K8> {
         let (lane, depth, k) = (context.lane, context.max_depth, context.num_draft_tokens);
         let mut places = [0; CANDIDATES];
         let mut words = [0; CANDIDATES];
-        let mut twins = 0;
         each!(C in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 { places[C] = warp::shuffle_idx(place, C as u32); });
         each!(C in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 {
             let at = places[C].wrapping_add(lane).wrapping_sub(depth);
@@ -247,7 +246,8 @@ impl<const K8: bool> Windows<K8> {
             // SAFETY: the index is guarded.
             words[C] = unsafe { corpus.words.ld_nc_if(at, inside, -1) };
         });
-        each!(C in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 { twins |= u32::from(places[C] == place) << C; });
+        // While the loads are on their way.
+        let twins = warp::match_any(place);
         let floor = smallest(&words).max(0);
         let (mut equal, mut separators) = (0, 0);
         each!(C in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 {
@@ -281,13 +281,12 @@ impl<const K8: bool> Windows<K8> {
         place: u32,
     ) -> (Candidate, u32) {
         let (lane, depth, k) = (context.lane, context.max_depth, context.num_draft_tokens);
-        let (mut twins, mut equal, mut tokens) = (0, 0u64, 0u64);
+        let (mut equal, mut tokens) = (0u64, 0u64);
         let mut group = 0;
         while group < CANDIDATES as u32 {
             let mut places = [0; 8];
             each!(C in 0 1 2 3 4 5 6 7 {
                 places[C] = warp::shuffle_idx(place, group + C as u32);
-                twins |= u32::from(places[C] == place) << (group + C as u32);
             });
             let mut from = 0;
             while from < depth {
@@ -334,7 +333,7 @@ impl<const K8: bool> Windows<K8> {
             len: (!equal).trailing_zeros(),
             count: (!tokens).trailing_zeros(),
         };
-        (candidate, twins)
+        (candidate, warp::match_any(place))
     }
 }
 

@@ -101,6 +101,14 @@ impl Exchange {
             if (lane < parts) & (lane != part) {
                 packet_of_lane = packets.ld_relaxed(lane);
             }
+            let mut tokens_of_lane = [0; 2];
+            each!(I in 0 1 { if I == 0 || !K8 {
+                let step = 32 * I as u32 + lane;
+                tokens_of_lane[I] = PRESENT | u64::from(found.tokens[I] as u32);
+                if (part != 0) & (step < k) {
+                    tokens_of_lane[I] = tokens.ld_relaxed(step);
+                }
+            } });
             if warp::shuffle_idx(arrived as u32, speaker) + 1 != parts {
                 return None;
             }
@@ -127,14 +135,10 @@ impl Exchange {
             each!(I in 0 1 { if I == 0 || !K8 {
                 let step = 32 * I as u32 + lane;
                 if step < all.corpus.count {
-                    let mut token = PRESENT | u64::from(found.tokens[I] as u32);
-                    if part != 0 {
-                        token = tokens.ld_relaxed(step);
-                        while token & PRESENT == 0 {
-                            token = tokens.ld_relaxed(step);
-                        }
+                    while tokens_of_lane[I] & PRESENT == 0 {
+                        tokens_of_lane[I] = tokens.ld_relaxed(step);
                     }
-                    all.tokens[I] = token as i32;
+                    all.tokens[I] = tokens_of_lane[I] as i32;
                     tokens.st_relaxed(step, 0);
                 }
             } });

@@ -133,7 +133,7 @@ kernels! {
         max_num_reqs: u32,
         /// Tokens in the longest row, at most 2^20.
         max_model_len: u32,
-        /// Words of the corpus ring, at most 2^31; 0 for no corpus. At least 2 of `max_depth` otherwise.
+        /// Words of the corpus ring, at most 2^31; 0 for no corpus, as always where `max_depth` is below 2.
         corpus_len: u32,
         /// Buckets in each half of the index, a power of two.
         num_buckets: u32,
@@ -200,20 +200,15 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
     // The last warp's loads go out before anything is computed.
     let is_scanner = warp < WARPS;
     let looks_up = !is_scanner & (part == 0) & (n >= 2) & (args.corpus_len > 0);
-    // SAFETY: the row; the whole warp is here. The slot is checked.
-    let (context, filler) = unsafe {
-        let context = Context::load(
+    // SAFETY: the row; the whole warp is here.
+    let context = unsafe {
+        Context::load(
             row,
             n,
             looks_up,
             args.max_depth,
             args.num_draft_tokens,
             lane,
-        );
-        let last_sampled = Global::new(args.last_sampled, args.max_num_reqs);
-        (
-            context,
-            last_sampled.ld_nc_if(slot, !is_scanner & request.is_known, -1),
         )
     };
 
@@ -226,6 +221,7 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
         return;
     }
     let mut corpus_draft = Draft::NONE;
+    let mut filler = -1;
     if is_scanner {
         let per_part = (units + parts - 1) >> log2_parts;
         let first = part * per_part;
@@ -240,18 +236,23 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
             // SAFETY: one word a warp.
             unsafe { bests.st(warp, u64::from(best.len) << 32 | u64::from(best.end)) };
         }
-    } else if looks_up {
-        let corpus = Corpus {
-            words: Global::new(args.corpus, args.corpus_len),
-            len: args.corpus_len,
-            table: Global::new(
-                args.table,
-                2 * u64::from(BUCKET_SLOTS) * u64::from(args.num_buckets),
-            ),
-            num_buckets: args.num_buckets,
-        };
-        // SAFETY: the whole corpus; the windows are this warp's; the whole warp is here.
-        corpus_draft = unsafe { context.draft(corpus, windows) };
+    } else {
+        let last_sampled = Global::new(args.last_sampled, args.max_num_reqs);
+        // SAFETY: the slot is checked.
+        filler = unsafe { last_sampled.ld_nc_if(slot, request.is_known, -1) };
+        if looks_up {
+            let corpus = Corpus {
+                words: Global::new(args.corpus, args.corpus_len),
+                len: args.corpus_len,
+                table: Global::new(
+                    args.table,
+                    2 * u64::from(BUCKET_SLOTS) * u64::from(args.num_buckets),
+                ),
+                num_buckets: args.num_buckets,
+            };
+            // SAFETY: the whole corpus; the windows are this warp's; the whole warp is here.
+            corpus_draft = unsafe { context.draft(corpus, windows) };
+        }
     }
     thread::sync_threads();
     if is_scanner {

@@ -246,7 +246,7 @@ impl Walk {
         }
         if warp::vote_any(has(words, newest)) {
             // SAFETY: `words` are the row's from `start` on.
-            unsafe { suffix.hits(words, start, newest, best) };
+            unsafe { suffix.hits(words, start, best) };
         }
         more & (best.len != suffix.max_depth)
     }
@@ -289,7 +289,9 @@ impl<const SHALLOW: bool> Suffix<SHALLOW> {
     ///
     /// - `words` are the row's, the lane's first at `start`.
     #[inline(always)]
-    unsafe fn hits(&self, words: &Unit, start: i32, newest: i32, best: &mut Match) {
+    unsafe fn hits(&self, words: &Unit, start: i32, best: &mut Match) {
+        // Asked for again, so that no compiler keeps sixteen comparisons with it in registers.
+        let newest = warp::shuffle_idx(self.tail, 0);
         if best.len == 0 {
             let mut bits = 0u32;
             each!(I in 0 1 2 3 { each!(K in 0 1 2 3 {
