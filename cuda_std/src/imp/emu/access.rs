@@ -30,7 +30,7 @@ impl Kind {
         }
     }
 
-    fn writes(self) -> bool {
+    pub(crate) fn writes(self) -> bool {
         matches!(self, Self::Write | Self::AtomicWrite)
     }
 }
@@ -59,6 +59,26 @@ impl Access {
 }
 
 impl Access {
+    /// Counts the access as a step. Looking at an atomic, or an update, is no progress by itself.
+    #[inline(always)]
+    pub(crate) fn step(self, thread: &Thread) {
+        match self.kind {
+            Kind::AtomicRead => thread.idle_step(self.location),
+            Kind::AtomicWrite if self.reads => thread.idle_step(self.location),
+            _ => thread.step(self.location),
+        }
+    }
+
+    /// An update has found `old` and left `new`.
+    #[inline(always)]
+    pub(crate) fn updated<T: PartialEq>(self, thread: &Thread, old: T, new: T) {
+        if old == new {
+            thread.poll("updates an atomic in vain", self.location);
+        } else {
+            thread.wave().progress.set(true);
+        }
+    }
+
     /// Checks the access to bytes `at..at + size` of a region, which it contains, and does it.
     #[inline(always)]
     pub(crate) fn run<R>(
@@ -105,7 +125,7 @@ impl Access {
         for word in at / 4..at / 4 + size.div_ceil(4) {
             // SAFETY: `at..at + size` lies in the region, and this host thread has it alone or holds its lock.
             let cell = unsafe { cells.get(word) };
-            if let Some(conflict) = cell.access(thread, self.kind, place) {
+            if let Some(conflict) = cell.access(cells, word, thread, self, place) {
                 return Some(self.conflict(thread, region, word * 4, conflict));
             }
         }
@@ -168,12 +188,11 @@ impl Access {
                 format!("a data race: nothing orders two accesses to {place}"),
             )
         };
-        let entry = conflict.other;
         let other = Site {
             action: conflict.kind.action(),
-            block: thread.wave().launch.block_index(entry.block()),
-            threads: entry.threads(),
-            location: entry.location(),
+            block: thread.wave().launch.block_index(conflict.block),
+            threads: conflict.threads[..conflict.count].to_vec(),
+            location: conflict.location,
         };
         Box::new(
             Fault::new(kind, message)

@@ -112,10 +112,9 @@ fn complete(thread: &Thread, lane: u32) -> bool {
     let warp = thread.warp();
     let arrival = warp.arrivals[lane as usize].get();
     let needed = arrival.mask & warp.exist & !warp.done.get();
-    if warp.arrived.get() & needed != needed {
+    if warp.arrived.get() & needed != needed || !all_same(thread, &arrival, lane, needed) {
         return false;
     }
-    check_same(thread, &arrival, lane, needed);
     warp.arrived.set(warp.arrived.get() & !needed);
     // SAFETY: `run` and `body` come from one arrival, whose types all the lanes' inputs and outputs have; they lie on the stacks
     // of lanes that wait, or of the one that runs this.
@@ -153,10 +152,12 @@ unsafe fn run<I: Copy + 'static, O: Copy + 'static>(thread: &Thread, needed: u32
     body(thread, &lanes, &mut outputs);
 }
 
-/// The lanes of `needed` have all arrived: for the same thing?
+/// The lanes of `needed` have all arrived somewhere: all for this? A lane may still wait for others with another mask; but
+/// not for something else with the same mask, nor for this lane with another.
 #[inline]
-fn check_same(thread: &Thread, own: &Arrival, own_lane: u32, needed: u32) {
+fn all_same(thread: &Thread, own: &Arrival, own_lane: u32, needed: u32) -> bool {
     let warp = thread.warp();
+    let mut same = true;
     for lane in bits(needed) {
         let other = warp.arrivals[lane].get();
         let same_place =
@@ -168,25 +169,41 @@ fn check_same(thread: &Thread, own: &Arrival, own_lane: u32, needed: u32) {
         {
             continue;
         }
-        let message = if other.operation != own.operation || !same_place {
-            format!(
-                "lanes of a warp meet at {} and {} in different places",
-                own.operation, other.operation
-            )
-        } else {
-            format!(
-                "lanes of a warp meet at {} with masks {:#010x} and {:#010x}",
-                own.operation, own.mask, other.mask
-            )
-        };
-        let lane_thread = |lane: u32| &thread.block().threads[(warp.index * 32 + lane) as usize];
-        let fault = Fault::new(ErrorKind::Divergence, message).with(
-            lane_thread(own_lane),
-            own.waiting,
-            own.location,
-        );
-        thread.fault(fault.with(lane_thread(lane as u32), other.waiting, other.location));
+        if other.mask >> own_lane & 1 != 0 {
+            meet_differently(thread, (own_lane, own), (lane as u32, &other));
+        }
+        same = false;
     }
+    same
+}
+
+#[cold]
+fn meet_differently(
+    thread: &Thread,
+    (own_lane, own): (u32, &Arrival),
+    (lane, other): (u32, &Arrival),
+) -> ! {
+    let message = if other.mask != own.mask {
+        format!(
+            "lanes of a warp wait for each other with masks {:#010x} and {:#010x}",
+            own.mask, other.mask
+        )
+    } else if other.operation != own.operation {
+        format!(
+            "lanes of a warp meet at {} and {}",
+            own.operation, other.operation
+        )
+    } else {
+        format!("lanes of a warp meet at {} in two places", own.operation)
+    };
+    let lane_thread =
+        |lane: u32| &thread.block().threads[(thread.warp().index * 32 + lane) as usize];
+    let fault = Fault::new(ErrorKind::Divergence, message).with(
+        lane_thread(own_lane),
+        own.waiting,
+        own.location,
+    );
+    thread.fault(fault.with(lane_thread(lane), other.waiting, other.location));
 }
 
 impl<I: Copy> Lanes<I> {

@@ -41,8 +41,10 @@ pub(crate) struct Wave<'a> {
 pub(crate) enum Pause {
     /// It waits for other threads.
     Wait,
-    /// It used its fuel up, or polled for long; it could go on.
+    /// It used its fuel up; it could go on.
     Yield,
+    /// It has looked at the same things for a while: others first.
+    Poll,
     /// The launch is over: see the wave's fault.
     Fault,
 }
@@ -211,7 +213,7 @@ impl Thread {
                 operation,
                 location,
             }));
-            self.suspend(Pause::Yield);
+            self.suspend(Pause::Poll);
         }
     }
 

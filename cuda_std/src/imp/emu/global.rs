@@ -86,11 +86,7 @@ impl GlobalView {
         if at >= region.bytes() || size > region.bytes() - at {
             past_the_end(thread, i, region, at, access);
         }
-        if access.kind == Kind::AtomicRead {
-            thread.idle_step(access.location);
-        } else {
-            thread.step(access.location);
-        }
+        access.step(thread);
         access.run(thread, region, at, size, operate)
     }
 }
@@ -305,9 +301,7 @@ fn update<T: AtomicScalar>(
     };
     // SAFETY: `access` has checked it.
     let old = view.access::<T, T>(i, 1, access, |ptr| unsafe { T::update(ptr, &next) });
-    if next(old) == old {
-        current().poll("updates what it finds, in vain", location);
-    }
+    access.updated(current(), old, next(old));
     old
 }
 

@@ -65,12 +65,12 @@ pub enum Schedule {
 }
 
 impl Default for Options {
-    /// Sequential, a budget of 2^30 steps.
+    /// Sequential, a budget of 2^28 steps.
     fn default() -> Self {
         Self {
             seed: 0,
             schedule: Schedule::Sequential,
-            max_steps: 1 << 30,
+            max_steps: 1 << 28,
         }
     }
 }

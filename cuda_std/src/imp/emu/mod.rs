@@ -133,7 +133,7 @@ pub(crate) fn nanosleep(_nanoseconds: u32) {
         operation: "sleeps",
         location,
     }));
-    thread.suspend(Pause::Yield);
+    thread.suspend(Pause::Poll);
 }
 
 pub(crate) fn clock() -> u32 {

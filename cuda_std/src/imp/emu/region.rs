@@ -220,6 +220,9 @@ impl Region {
         {
             Ok(_) => {
                 self.forget_published();
+                if let Some(cells) = self.cells.get() {
+                    cells.clear_lists();
+                }
                 true
             }
             Err(owner) => owner == launch,

@@ -446,7 +446,7 @@ impl Order {
         };
         let here = ready(self.slot, self.warp);
         if let Some(random) = &mut self.random {
-            if here == 0 || random.below(256) >= self.stay {
+            if here == 0 || pause == Pause::Poll || random.below(256) >= self.stay {
                 let start = random.below(slots.len() as u64) as usize;
                 self.slot = (0..slots.len())
                     .map(|k| (start + k) % slots.len())
@@ -460,7 +460,7 @@ impl Order {
             if later != 0 {
                 self.lane = later.trailing_zeros();
             } else {
-                if here == 0 || pause == Pause::Yield {
+                if here == 0 || matches!(pause, Pause::Yield | Pause::Poll) {
                     self.next_warp(slots)?;
                 }
                 self.lane = ready(self.slot, self.warp).trailing_zeros();

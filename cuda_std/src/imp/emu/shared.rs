@@ -148,7 +148,7 @@ impl SharedView {
             outside(thread, i.wrapping_add(count - 1), len, access);
         }
         let at = self.start + i * size_of::<T>();
-        thread.step(access.location);
+        access.step(thread);
         access.run(
             thread,
             &thread.block().arena.region,
@@ -291,9 +291,7 @@ fn update<T: AtomicScalar>(view: SharedView, i: usize, next: impl Fn(T) -> T) ->
     };
     // SAFETY: `access` has checked it.
     let old = view.access::<T, T>(i, 1, access, |ptr| unsafe { T::update(ptr, &next) });
-    if next(old) == old {
-        current().poll("updates what it finds, in vain", location);
-    }
+    access.updated(current(), old, next(old));
     old
 }
 
