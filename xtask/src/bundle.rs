@@ -27,14 +27,34 @@ pub(crate) fn run() -> Result<()> {
 
     let cuda = ["--package", "specdraft", "--features", "cuda"];
     let tests = executables(&[&["test", "--no-run", "--tests"], &cuda[..]].concat())?;
+    let program_tests = [
+        "test",
+        "--no-run",
+        "--package",
+        "specdraft-cli",
+        "--test",
+        "gpu_*",
+    ];
+    let program_tests = executables(&program_tests)?;
     let benches = executables(&[&["bench", "--no-run", "--benches"], &cuda[..]].concat())?;
     let program = executables(&["build", "--release", "--package", "specdraft-cli"])?;
     let xtask = executables(&["build", "--release", "--package", "xtask"])?;
+    let fuzzer = executables(&[
+        "build",
+        "--package",
+        "specdraft-test-support",
+        "--features",
+        "emulator,cuda",
+        "--bin",
+        "specdraft-fuzz",
+    ])?;
     for (kind, built) in [
         ("test", tests),
+        ("test", program_tests),
         ("bench", benches),
         ("program", program),
         ("program", xtask),
+        ("program", fuzzer),
     ] {
         for (name, executable) in built {
             let to = match kind {

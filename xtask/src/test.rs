@@ -22,6 +22,7 @@ pub(crate) fn run() -> Result<()> {
             .args(["doc", "--workspace", "--no-deps"])
             .env("RUSTDOCFLAGS", "-D warnings"),
     );
+    report.cargo("fuzz targets", &["xtask", "fuzz", "--smoke"]);
     report.ptx();
     report.gpu();
     report.close()
@@ -106,8 +107,10 @@ impl Report {
                     "test",
                     "--package",
                     "specdraft",
+                    "--package",
+                    "specdraft-cli",
                     "--features",
-                    "cuda",
+                    "specdraft/cuda",
                     "--test",
                     "gpu_*",
                     "--",
