@@ -23,6 +23,9 @@ const MOST_WARNINGS: usize = 10;
 
 pub(crate) fn replay(args: &Replay) -> Result<()> {
     let configs = configs(args);
+    if args.depth.contains(&1) && args.corpus.iter().any(|&tokens| tokens > 0) {
+        eprintln!("warning: --depth 1 turns the corpus off: its shortest key is 2 tokens");
+    }
     // What cannot work fails before minutes of tokenizing and drafting.
     let backend = backend::choose(args.backend)?;
     let plot = args.plot.as_ref().map(|path| create(path)).transpose()?;

@@ -2,8 +2,8 @@
 
 mod support;
 
-use serde_json::Value;
-use support::{objects, replay, run, sample, stderr};
+use support::numbers::{assert_numbers, expected, numbers, replay_as};
+use support::{replay, sample};
 
 #[test]
 fn agent_sessions_give_the_expected_numbers() {
@@ -28,15 +28,6 @@ fn the_kernels_in_the_emulator_give_them_too() {
     let expected = expected("short_sessions.expected.jsonl");
     let got = replay_as(&expected[0], "short_sessions.jsonl", "emulator");
     assert_numbers(&got, &expected[0]);
-}
-
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn the_kernels_on_a_gpu_give_them_too() {
-    for expected in expected("agent_sessions.expected.jsonl") {
-        let got = replay_as(&expected, "agent_sessions.jsonl.xz", "cuda");
-        assert_numbers(&got, &expected);
-    }
 }
 
 #[test]
@@ -102,60 +93,4 @@ fn without_a_corpus_concurrency_changes_no_number() {
     let alone = &replay(&[&file, "--corpus", "0"])[0];
     let together = &replay(&[&file, "--corpus", "0", "--concurrency", "2"])[0];
     assert_numbers(together, &numbers(alone));
-}
-
-/// A replay with the settings of `expected`.
-fn replay_as(expected: &Value, trace: &str, backend: &str) -> Value {
-    let setting = |key: &str| expected[key].to_string();
-    let (k, depth, corpus, max_model_len) = (
-        setting("k"),
-        setting("depth"),
-        setting("corpus"),
-        setting("max_model_len"),
-    );
-    let file = sample(trace);
-    let output = run(&[
-        "replay",
-        &file,
-        "--backend",
-        backend,
-        "--json",
-        "--k",
-        &k,
-        "--depth",
-        &depth,
-        "--corpus",
-        &corpus,
-        "--max-model-len",
-        &max_model_len,
-    ]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let mut objects = objects(&output);
-    assert_eq!(objects.len(), 1);
-    assert_eq!(objects[0]["backend"], backend);
-    objects.remove(0)
-}
-
-/// The same keys in the same order at the front, with the same values.
-fn assert_numbers(got: &Value, expected: &Value) {
-    assert_eq!(numbers(got).to_string(), expected.to_string());
-}
-
-/// The object cut to the keys that the expected numbers have.
-fn numbers(object: &Value) -> Value {
-    let keys = expected("agent_sessions.expected.jsonl")[0]
-        .as_object()
-        .map_or(0, |keys| keys.len());
-    let object = object.as_object().expect("an object").iter().take(keys);
-    Value::Object(
-        object
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect(),
-    )
-}
-
-fn expected(name: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(sample(name)).expect("the sample is there");
-    let parse = |line: &str| serde_json::from_str(line).expect("each line is a JSON object");
-    text.lines().map(parse).collect()
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub(crate) mod numbers;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -9,7 +11,12 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 pub(crate) fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_specdraft"));
+    let built = Path::new(env!("CARGO_BIN_EXE_specdraft"));
+    // A test carried to another machine has the program beside it.
+    let beside = std::env::current_exe()
+        .expect("this test is a file")
+        .with_file_name("specdraft");
+    let mut command = Command::new(if built.exists() { built } else { &beside });
     command.args(args);
     command
 }
@@ -54,8 +61,15 @@ pub(crate) fn stderr(output: &Output) -> String {
 
 /// A file of the repository's sample traces.
 pub(crate) fn sample(name: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data");
-    root.join(name)
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| ".".into(), PathBuf::from);
+    // This package's folder, or the one that a carried test has the traces in.
+    let folders = ["../examples/data", "examples/data"].map(|folder| root.join(folder));
+    let folder = folders
+        .iter()
+        .find(|folder| folder.is_dir())
+        .expect("the sample traces are there");
+    folder
+        .join(name)
         .to_str()
         .expect("the path is UTF-8")
         .to_owned()
