@@ -9,7 +9,10 @@ pub(crate) fn count() -> Result<usize, String> {
     const DRIVER: &str = "libcuda.so.1";
     // SAFETY: the driver's initialisers have no preconditions.
     let driver = unsafe { Library::new(DRIVER) };
-    let driver = driver.map_err(|error| format!("no NVIDIA driver here ({error})"))?;
+    let driver = driver.map_err(|error| match std::error::Error::source(&error) {
+        Some(why) => format!("no NVIDIA driver here ({why})"),
+        None => format!("no NVIDIA driver here ({error})"),
+    })?;
     let mut count: c_int = 0;
     // SAFETY: the types are those of cuda.h; `driver` stays loaded during the calls.
     let status = unsafe {

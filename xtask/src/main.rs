@@ -6,6 +6,7 @@ mod cuda_tools;
 mod device;
 mod fuzz;
 mod gpu;
+mod report;
 mod resources;
 mod setup;
 mod test;

@@ -72,12 +72,14 @@ fn ptx() -> Outcome {
 /// The tests that the ordinary run leaves out as ignored.
 fn gpu_tests(report: &mut Report) {
     const NAME: &str = "GPU tests";
-    const TESTS: [&str; 8] = [
+    const TESTS: [&str; 10] = [
         "test",
         "--package",
         "specdraft",
+        "--package",
+        "specdraft-cli",
         "--features",
-        "cuda",
+        "specdraft/cuda",
         "--test",
         "gpu_*",
         "--",
