@@ -30,6 +30,7 @@ pub(crate) fn run() -> Result<()> {
             .args(["doc", "--workspace", "--no-deps"])
             .env("RUSTDOCFLAGS", "-D warnings"),
     );
+    cargo(&mut report, "fuzz targets", &["xtask", "fuzz", "--smoke"]);
     report.step(
         "PTX",
         "cargo xtask setup; cargo xtask build-ptx --check",
