@@ -1,6 +1,6 @@
 //! The XPress refiner in plain Rust: what users without a GPU get, and the answer that the kernels are compared with.
 //!
-//! Every formula of [`XpressBackend`] is one loop here. Sums are f32 in one documented order, [`math::dot`]'s; threads
+//! Every formula of [`XpressBackend`] is one loop here. Sums are f32 in one documented order, [`math::dots`]'; threads
 //! split requests and the vocabulary, never a sum, so the result does not depend on their number.
 
 mod candidates;

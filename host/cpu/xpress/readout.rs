@@ -3,12 +3,10 @@
 use half::bf16;
 use rayon::prelude::*;
 
-use super::math::{Best, add, dot, round, widen_into};
+use super::math::{Best, add, dots, round, tiles};
 
 /// Vocabulary ids that a thread takes at once.
 const SPAN: usize = 2048;
-/// Readout rows that are widened together: they stay in the first cache while all latents are multiplied with them.
-const TILE: usize = 16;
 
 /// The winner of each row over the whole vocabulary. `latents` is `[rows, R]`.
 pub(super) fn full_vocabulary(
@@ -34,18 +32,14 @@ pub(super) fn full_vocabulary(
 /// The best of each row among the vocabulary ids from `first` on, one for each row of `w2`.
 fn span(w2: &[bf16], rank: usize, latents: &[f32], rows: &[&[bf16]], first: usize) -> Vec<Best> {
     let mut bests = vec![Best::default(); rows.len()];
-    let mut tile = vec![0.0; TILE * rank];
-    for (i, w2) in w2.chunks(TILE * rank).enumerate() {
-        let tile = &mut tile[..w2.len()];
-        widen_into(w2, tile);
-        let first = first + i * TILE;
+    tiles(w2.chunks_exact(rank), rank, |v, tile| {
+        let first = first + v;
         for ((best, latent), base) in bests.iter_mut().zip(latents.chunks_exact(rank)).zip(rows) {
-            for (t, w2) in tile.chunks_exact(rank).enumerate() {
-                let bias = round(dot(latent, w2));
-                best.offer(add(base[first + t], bias), first + t);
-            }
+            dots(latent, tile, |t, bias| {
+                best.offer(add(base[first + t], round(bias)), first + t)
+            });
         }
-    }
+    });
     bests
 }
 
@@ -59,12 +53,14 @@ pub(super) fn candidates(
 ) -> Vec<i64> {
     let rows = latents.par_chunks_exact(rank).zip(rows).zip(ids);
     rows.map(|((latent, base), ids)| {
-        let mut readout = vec![0.0; rank];
         let mut best = Best::default();
-        for (i, &id) in ids.iter().enumerate() {
-            widen_into(&w2[id as usize * rank..][..rank], &mut readout);
-            best.offer(add(base[id as usize], round(dot(latent, &readout))), i);
-        }
+        let readout = ids.iter().map(|id| &w2[*id as usize * rank..][..rank]);
+        tiles(readout, rank, |first, tile| {
+            dots(latent, tile, |t, bias| {
+                let i = first + t;
+                best.offer(add(base[ids[i] as usize], round(bias)), i);
+            });
+        });
         ids[best.index]
     })
     .collect()
