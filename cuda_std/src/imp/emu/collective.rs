@@ -157,24 +157,24 @@ unsafe fn run<I: Copy + 'static, O: Copy + 'static>(thread: &Thread, needed: u32
 #[inline]
 fn all_same(thread: &Thread, own: &Arrival, own_lane: u32, needed: u32) -> bool {
     let warp = thread.warp();
-    let mut same = true;
-    for lane in bits(needed) {
+    let is_same = |lane: usize| {
         let other = warp.arrivals[lane].get();
-        let same_place =
-            std::ptr::eq(other.location, own.location) || other.location == own.location;
-        if same_place
+        (std::ptr::eq(other.location, own.location) || other.location == own.location)
             && other.mask == own.mask
             && other.operation == own.operation
             && other.types == own.types
-        {
-            continue;
-        }
-        if other.mask >> own_lane & 1 != 0 {
+    };
+    let others = bits(needed)
+        .filter(|&lane| !is_same(lane))
+        .fold(0, |lanes, lane| lanes | 1 << lane);
+    for lane in bits(others) {
+        let other = warp.arrivals[lane].get();
+        // Those who wait for that lane, and for whom it waits.
+        if other.mask & needed & !others != 0 {
             meet_differently(thread, (own_lane, own), (lane as u32, &other));
         }
-        same = false;
     }
-    same
+    others == 0
 }
 
 #[cold]

@@ -26,8 +26,9 @@ pub(crate) struct Wave<'a> {
     pub(crate) fuel: Cell<u32>,
     /// Fuel of the slice at its start.
     pub(crate) quantum: Cell<u32>,
-    /// Operations of all slices before.
+    /// Operations of all slices before, and how many of them the launch knows of.
     pub(crate) steps: Cell<u64>,
+    pub(crate) told: Cell<u64>,
     /// Whether the slice did anything but look at atomics that did not change.
     pub(crate) progress: Cell<bool>,
     /// How the slice ended.
@@ -189,11 +190,9 @@ impl Thread {
     #[cold]
     fn out_of_fuel(&self, location: &'static Location<'static>) {
         let wave = self.wave();
-        if let Err(fault) = wave.launch.spend(u64::from(wave.quantum.get())) {
+        if let Err(fault) = wave.count_steps(wave.quantum.get()) {
             self.fault(fault.with(self, "ran", location));
         }
-        wave.steps
-            .set(wave.steps.get() + u64::from(wave.quantum.get()));
         wave.fuel.set(wave.quantum.get());
         self.wait.set(Some(Wait {
             operation: "ran",
@@ -264,6 +263,20 @@ impl Thread {
             threads: vec![self.number],
             location: Some(location),
         }
+    }
+}
+
+impl Wave<'_> {
+    /// Counts steps; an error if the launch has taken too many.
+    pub(crate) fn count_steps(&self, steps: u32) -> Result<(), Fault> {
+        let now = self.steps.get() + u64::from(steps);
+        self.steps.set(now);
+        let untold = now - self.told.get();
+        if untold < 1 << 14 {
+            return Ok(());
+        }
+        self.told.set(now);
+        self.launch.spend(untold)
     }
 }
 

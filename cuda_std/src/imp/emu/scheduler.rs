@@ -25,6 +25,7 @@ impl<'a> Wave<'a> {
             fuel: Cell::new(0),
             quantum: Cell::new(0),
             steps: Cell::new(0),
+            told: Cell::new(0),
             progress: Cell::new(false),
             pause: Cell::new(Pause::Wait),
             fault: RefCell::new(None),
@@ -61,7 +62,7 @@ pub(crate) fn run_wave(
     runner.clear();
     let Runner { stacks, .. } = runner;
     stack::give_back(stacks);
-    let fault = fault.or(wave.launch.spend(wave.steps.take()).err());
+    let fault = fault.or(wave.launch.spend(wave.steps.get() - wave.told.get()).err());
     wave.launch.wave_ended(wave.regions.take(), fault);
 }
 
@@ -110,11 +111,15 @@ impl Runner<'_, '_> {
         set_current(&raw const block.threads[number]);
         let result = coroutines[number].resume(());
         set_current(std::ptr::null());
-        wave.steps
-            .set(wave.steps.get() + u64::from(wave.quantum.get() - wave.fuel.get()));
         if let Some(fault) = wave.fault.take() {
             return Err(fault);
         }
+        let thread = &block.threads[number];
+        wave.count_steps(wave.quantum.get() - wave.fuel.get())
+            .map_err(|fault| match thread.wait.get() {
+                Some(wait) => fault.with(thread, "ran", wait.location),
+                None => fault,
+            })?;
         if result.as_return().is_some() {
             self.idle = 0;
             wave.pause.set(Pause::Wait);
@@ -452,9 +457,9 @@ impl Order {
                     .map(|k| (start + k) % slots.len())
                     .find(|&slot| slots[slot].block.has_ready())?;
                 let warps = slots[self.slot].block.ready_warps.get();
-                self.warp = pick(warps, random.below(32) as u32);
+                self.warp = pick(warps, random);
             }
-            self.lane = pick(ready(self.slot, self.warp), random.below(32) as u32);
+            self.lane = pick(ready(self.slot, self.warp), random);
         } else {
             let later = here & (u32::MAX << self.lane << 1);
             if later != 0 {
@@ -500,7 +505,10 @@ impl Block {
     }
 }
 
-/// The first one at or after `start`, going round.
-fn pick(word: u32, start: u32) -> u32 {
-    (word.rotate_right(start).trailing_zeros() + start) % 32
+/// The position of one of the word's ones, each as likely.
+fn pick(mut word: u32, random: &mut Random) -> u32 {
+    for _ in 0..random.below(word.count_ones().into()) {
+        word &= word - 1;
+    }
+    word.trailing_zeros()
 }
