@@ -17,8 +17,8 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// On the GPU where there is one that this build's kernels run on, else on the CPU. Other errors (a configuration out of range, a GPU
-/// without enough memory) are the caller's to know.
+/// On the GPU where there is one that this build's kernels run on, else on the CPU. Other errors (a configuration out
+/// of range, a GPU without enough memory) are the caller's to know.
 fn best(config: SuffixConfig) -> Result<SuffixDrafter, Error> {
     match SuffixDrafter::cuda(config.clone(), 0) {
         Err(Error::Driver(error))

@@ -1,5 +1,5 @@
-//! The CUDA backend refuses what the host can see to be wrong, before anything is enqueued, and says why a machine cannot run it.
-//! No GPU needed: most of it runs over a fake driver.
+//! The CUDA backend refuses what the host can see to be wrong, before anything is enqueued, and says why a machine
+//! cannot run it. No GPU needed: most of it runs over a fake driver.
 
 mod cuda_engine;
 

@@ -1,6 +1,7 @@
 //! The CUDA backend over a fake driver that runs its launches in the emulator: no GPU needed.
 //!
-//! The answers are the CPU drafter's; calls only enqueue; what is an engine's is never destroyed; a captured step replays.
+//! The answers are the CPU drafter's; calls only enqueue; what is an engine's is never destroyed; a captured step
+//! replays.
 
 #[path = "cuda_engine/checks.rs"]
 mod checks;

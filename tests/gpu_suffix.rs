@@ -1,8 +1,8 @@
-//! The suffix drafter on an NVIDIA GPU. Run with
-//! `cargo test --release --features cuda --test gpu_suffix -- --ignored --test-threads 1 --nocapture`.
+//! The suffix drafter on an NVIDIA GPU. Run with `cargo test --release --features cuda --test gpu_suffix -- --ignored
+//! --test-threads 1 --nocapture`.
 //!
-//! `SPECDRAFT_LIVES` sets how many random lives are compared with the CPU drafter (20,000, and a tenth for each kernel alone); `SPECDRAFT_GOLDEN_DIR` another folder of
-//! golden files.
+//! `SPECDRAFT_LIVES` sets how many random lives are compared with the CPU drafter (20,000, and a tenth for each
+//! kernel alone); `SPECDRAFT_GOLDEN_DIR` another folder of golden files.
 
 #[path = "cuda_engine/checks.rs"]
 mod checks;

@@ -90,8 +90,8 @@ impl Report {
         })
     }
 
-    /// Adds a result, with the peer's time for this case if it has one. Variants that the peer does not have, with harder inputs, are
-    /// compared with its only one.
+    /// Adds a result, with the peer's time for this case if it has one. Variants that the peer does not have, with
+    /// harder inputs, are compared with its only one.
     ///
     /// # Errors
     /// None but a failing standard output.

@@ -38,7 +38,8 @@ impl Timing {
     }
 }
 
-/// Captures `inner` calls of `enqueue` (it is given 0, 1, …) in a graph and times `replays` replays after 3 to warm up.
+/// Captures `inner` calls of `enqueue` (it is given 0, 1, …) in a graph and times `replays` replays after 3 to warm
+/// up.
 ///
 /// # Errors
 /// Those of `enqueue`, and the driver's.

@@ -8,8 +8,8 @@ const VOCABULARY: u32 = 32_000;
 /// What the histories look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The peer's: random tokens, a 512-token motif every 1500 tokens, 40 tokens of it at the end. A match of full depth is never
-    /// far, so a scan from the newest token back ends early.
+    /// The peer's: random tokens, a 512-token motif every 1500 tokens, 40 tokens of it at the end. A match of full
+    /// depth is never far, so a scan from the newest token back ends early.
     Planted,
     /// Random tokens only: every token has to be looked at.
     Plain,

@@ -2,14 +2,15 @@
 //!
 //! `cargo bench --bench suffix --features cuda -- [--peer FILE] [--record FILE] [--quick] [--sweep] [--filter TEXT]`
 //!
-//! Prints one JSON object a line: the machine, then a result for each case and variant. Cases are named as vLLM's kernels' benchmark
-//! names them, so that its output, as a peer file, gives ratios. Variants:
+//! Prints one JSON object a line: the machine, then a result for each case and variant. Cases are named as vLLM's
+//! kernels' benchmark names them, so that its output, as a peer file, gives ratios. Variants:
 //!
 //! - `planted`: the peer's input; `plain`, `frequent`: harder ones ([`inputs::Kind`]).
-//! - `rotated`: launches take turns with copies of the histories that together are larger than the L2 cache, so that tokens come from
-//!   memory, as in an engine that ran a model in between.
+//! - `rotated`: launches take turns with copies of the histories that together are larger than the L2 cache, so that
+//!   tokens come from memory, as in an engine that ran a model in between.
 //! - `dependent`: with programmatic dependent launch, as the drafter does by itself.
-//! - `host`: what enqueuing one call costs the host. `first`: what the first call costs, kernels loaded and memory allocated.
+//! - `host`: what enqueuing one call costs the host. `first`: what the first call costs, kernels loaded and memory
+//!   allocated.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -210,7 +211,8 @@ impl Bench<'_> {
                 REPLAYS,
                 |_| subject.enqueue_ingest(),
             )?;
-            // What the timed batches left depends on how many there were; one more from a known state has to be right again.
+            // What the timed batches left depends on how many there were; one more from a known state has to be right
+            // again.
             let after = subject.check_ingest()?;
             let variant = if dependent {
                 "planted dependent"

@@ -1,8 +1,8 @@
 //! The driver's entry points, found at run time.
 //!
-//! The library never links libcuda: a program built with it starts on any machine and learns here whether there is a driver.
-//! The types are `cust`'s raw ones; the functions are declared anew, each returning a plain `c_int`, because `cust`'s
-//! error enum ends with CUDA 11.4 and a newer code in it would be undefined behaviour.
+//! The library never links libcuda: a program built with it starts on any machine and learns here whether there is a
+//! driver. The types are `cust`'s raw ones; the functions are declared anew, each returning a plain `c_int`, because
+//! `cust`'s error enum ends with CUDA 11.4 and a newer code in it would be undefined behaviour.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -48,7 +48,8 @@ macro_rules! entry_points {
             /// Fills the table from `lookup`, which gives a symbol's address or null.
             ///
             /// # Safety
-            /// - For each name the address is null or a function with the signature of the driver API's function of that name.
+            /// - For each name the address is null or a function with the signature of the driver API's function of
+            ///   that name.
             /// - The functions stay callable for the rest of the process.
             pub(crate) unsafe fn resolve(
                 lookup: &dyn Fn(&CStr) -> *const c_void,
@@ -72,7 +73,8 @@ macro_rules! entry_points {
                     },)*
                     $($opt: {
                         let address = lookup(symbol(concat!(stringify!($opt), "\0")));
-                        // SAFETY: null becomes `None` (the null-pointer optimisation), else the caller vouches for the signature.
+                        // SAFETY: null becomes `None` (the null-pointer optimisation), else the caller vouches for
+                        // the signature.
                         unsafe {
                             std::mem::transmute::<
                                 *const c_void,

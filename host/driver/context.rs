@@ -11,8 +11,8 @@ use super::{Device, Driver, DriverError};
 
 /// A CUDA context that work is enqueued in. Cheap to clone.
 ///
-/// A borrowed context is never destroyed here. A retained primary context is released when the last clone, and everything
-/// made from it, is gone. No call leaves another context current than it found.
+/// A borrowed context is never destroyed here. A retained primary context is released when the last clone, and
+/// everything made from it, is gone. No call leaves another context current than it found.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,
@@ -34,7 +34,8 @@ enum Hold {
     Primary,
 }
 
-// SAFETY: a context handle may be used from any thread (the driver's calls are thread-safe); each call here makes it current first.
+// SAFETY: a context handle may be used from any thread (the driver's calls are thread-safe); each call here makes it
+// current first.
 unsafe impl Send for Inner {}
 // SAFETY: as above; the struct is not changed after construction.
 unsafe impl Sync for Inner {}
@@ -178,7 +179,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if matches!(self.hold, Hold::Primary) {
             let api = self.device.driver().api();
-            // SAFETY: gives back the one reference taken in `primary`. An error (the process is ending) leaves nothing to do.
+            // SAFETY: gives back the one reference taken in `primary`. An error (the process is ending) leaves
+            // nothing to do.
             let _ = unsafe { (api.cuDevicePrimaryCtxRelease_v2)(self.device.raw()) };
         }
     }
@@ -194,7 +196,8 @@ pub(crate) struct Current<'a> {
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         let mut popped: CUcontext = std::ptr::null_mut();
-        // SAFETY: pops what `enter` pushed; the guard cannot leave its thread. An error (the process is ending) leaves nothing to do.
+        // SAFETY: pops what `enter` pushed; the guard cannot leave its thread. An error (the process is ending)
+        // leaves nothing to do.
         let _ = unsafe { (self.context.driver().api().cuCtxPopCurrent_v2)(&raw mut popped) };
     }
 }

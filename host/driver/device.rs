@@ -37,11 +37,12 @@ impl Driver {
         Ok(LOADED.get_or_init(|| driver).clone())
     }
 
-    /// Takes the driver's entry points from `lookup`, which gives a symbol's address or null: for engines that have the driver
-    /// loaded already, for interception layers and for tests.
+    /// Takes the driver's entry points from `lookup`, which gives a symbol's address or null: for engines that have
+    /// the driver loaded already, for interception layers and for tests.
     ///
     /// # Safety
-    /// - For each name the address is null or a function with the signature that the CUDA driver API gives that name (CUDA 11.4 or newer).
+    /// - For each name the address is null or a function with the signature that the CUDA driver API gives that name
+    ///   (CUDA 11.4 or newer).
     /// - The functions stay callable for the rest of the process.
     pub unsafe fn from_lookup(
         lookup: &dyn Fn(&CStr) -> *const c_void,
@@ -136,7 +137,8 @@ impl Driver {
             let found = unsafe { library.get::<*const c_void>(symbol.to_bytes_with_nul()) };
             found.map_or(std::ptr::null(), |address| *address)
         };
-        // SAFETY: the symbols are those of NVIDIA's driver, whose signatures are fixed by name, and the library stays loaded (next line).
+        // SAFETY: the symbols are those of NVIDIA's driver, whose signatures are fixed by name, and the library stays
+        // loaded (next line).
         let driver = unsafe { Self::from_lookup(&lookup) };
         // Contexts and the driver's threads outlive every handle of ours.
         std::mem::forget(library);

@@ -8,7 +8,8 @@ use std::ffi::c_int;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// The driver's library could not be loaded: typically a machine without an NVIDIA driver, or a container started without `--gpus`.
+    /// The driver's library could not be loaded: typically a machine without an NVIDIA driver, or a container started
+    /// without `--gpus`.
     #[error(
         "no NVIDIA driver: {library} could not be loaded ({detail}); install the driver (in a container, start it with GPU access), or use the cpu backend"
     )]
@@ -65,7 +66,8 @@ pub enum DriverError {
     #[error(transparent)]
     Jit(Box<JitError>),
 
-    /// The loaded code and the library's table of kernels disagree: typically PTX from another version of the device crate.
+    /// The loaded code and the library's table of kernels disagree: typically PTX from another version of the device
+    /// crate.
     #[error(
         "kernel {kernel}: {what}: expected {expected}, got {got}; rebuild the PTX with `cargo xtask build-ptx`"
     )]

@@ -18,7 +18,8 @@ struct Inner {
     exec: CUgraphExec,
 }
 
-// SAFETY: a graph handle may be moved between threads; the driver asks only that two threads do not launch it at once, and `launch` is the caller's to order.
+// SAFETY: a graph handle may be moved between threads; the driver asks only that two threads do not launch it at
+// once, and `launch` is the caller's to order.
 unsafe impl Send for Inner {}
 // SAFETY: as above; the struct is not changed after construction.
 unsafe impl Sync for Inner {}
@@ -78,7 +79,8 @@ impl Graph {
     /// Enqueues one replay.
     ///
     /// # Safety
-    /// - The memory whose addresses were captured is still allocated, and is used by nothing that the stream does not order.
+    /// - The memory whose addresses were captured is still allocated, and is used by nothing that the stream does not
+    ///   order.
     /// - The kernels that were captured are still loaded.
     /// - `stream` is a stream of the graph's context, and no other thread launches this graph now.
     pub unsafe fn launch(&self, stream: Stream<'_>) -> Result<(), DriverError> {

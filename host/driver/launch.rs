@@ -17,14 +17,16 @@ pub struct LaunchShape {
     pub threads: u32,
     /// Dynamic shared memory in bytes.
     pub shared_bytes: u32,
-    /// Whether the kernel may start while the work before it on the stream still runs (programmatic dependent launch). It is
-    /// ignored where the loaded PTX does not wait by itself ([`Module::has_dependent_launch`]) or the driver is older than CUDA 11.8.
+    /// Whether the kernel may start while the work before it on the stream still runs (programmatic dependent
+    /// launch). It is ignored where the loaded PTX does not wait by itself ([`Module::has_dependent_launch`]) or the
+    /// driver is older than CUDA 11.8.
     pub dependent: bool,
 }
 
 /// A kernel of `N` parameters, checked against the ABI table: launching it needs no further checks.
 ///
-/// An argument is a word: a scalar or a device address in its low bits, as [`cuda_std::KernelParam::to_word`] puts it there.
+/// An argument is a word: a scalar or a device address in its low bits, as [`cuda_std::KernelParam::to_word`] puts it
+/// there.
 pub struct PreparedKernel<const N: usize> {
     module: Module,
     raw: CUfunction,
@@ -40,7 +42,8 @@ unsafe impl<const N: usize> Send for PreparedKernel<N> {}
 unsafe impl<const N: usize> Sync for PreparedKernel<N> {}
 
 impl<const N: usize> PreparedKernel<N> {
-    /// Looks the kernel up and checks `N` against the ABI table, and the table against the loaded code where the driver can tell.
+    /// Looks the kernel up and checks `N` against the ABI table, and the table against the loaded code where the
+    /// driver can tell.
     ///
     /// # Errors
     /// [`DriverError::KernelAbi`] where they disagree; the driver's error if the kernel is not in the module.
@@ -140,13 +143,10 @@ impl<const N: usize> PreparedKernel<N> {
 
     /// Enqueues the kernel. A grid with no block enqueues nothing.
     ///
-    /// The caller has the kernel's context current.
-    ///
     /// # Safety
-    /// - Each of `args` has its parameter's type. Pointers and lengths are what the kernel's documentation asks for, and stay so until the
-    ///   launch, and every replay of a graph that captured it, has completed.
+    /// - Each of `args` has its parameter's type. Pointers and lengths are what the kernel's documentation asks for,
+    ///   and stay so until the launch, and every replay of a graph that captured it, has completed.
     /// - `stream` is a stream of the module's context.
-    /// - The module's context is current.
     pub unsafe fn launch(
         &self,
         stream: Stream<'_>,
@@ -163,10 +163,12 @@ impl<const N: usize> PreparedKernel<N> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
-        let driver = self.module.context().driver();
+        let context = self.module.context();
+        let driver = context.driver();
+        let _current = context.enter()?;
         let mut params = args.each_mut().map(|word| (&raw mut *word).cast());
-        // SAFETY: one pointer a parameter (`new` checked how many), each to a word whose low bytes are the argument: the hosts of NVIDIA
-        // GPUs are little-endian. The rest is this function's contract.
+        // SAFETY: one pointer a parameter (`new` checked how many), each to a word whose low bytes are the argument:
+        // the hosts of NVIDIA GPUs are little-endian. The rest is this function's contract.
         let code = unsafe { self.enqueue(driver, stream, shape, &mut params) };
         driver.check("cuLaunchKernel", code, || {
             format!(
@@ -292,8 +294,8 @@ fn check_code(driver: &Driver, function: CUfunction, kernel: &Kernel) -> Result<
     Ok(())
 }
 
-/// Loads the code, where the driver would do so at the first launch: that one may be in a captured stream. Drivers without the call
-/// (older than CUDA 12.4) load at the first question about the function, which follows.
+/// Loads the code, where the driver would do so at the first launch: that one may be in a captured stream. Drivers
+/// without the call (older than CUDA 12.4) load at the first question about the function, which follows.
 fn load_now(driver: &Driver, function: CUfunction, name: &str) -> Result<(), DriverError> {
     let Some(load) = driver.api().cuFuncLoad else {
         return Ok(());

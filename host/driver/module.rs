@@ -55,7 +55,8 @@ impl<'a> Ptx<'a> {
         }
     }
 
-    /// The compute capability it is for, and whether it runs on that one only (`sm_90a`) or on all later ones too (`sm_80`).
+    /// The compute capability it is for, and whether it runs on that one only (`sm_90a`) or on all later ones too
+    /// (`sm_80`).
     pub fn capability(&self) -> Option<((u32, u32), bool)> {
         let digits = self.target.strip_prefix("sm_")?;
         let exact = digits.ends_with('a');
@@ -169,7 +170,8 @@ impl Module {
             size,
         ];
         let mut raw: CUmodule = std::ptr::null_mut();
-        // SAFETY: the text ends in a nul; options and values are as many as said and of the options' types; both logs have the size said.
+        // SAFETY: the text ends in a nul; options and values are as many as said and of the options' types; both logs
+        // have the size said.
         let code = unsafe {
             (driver.api().cuModuleLoadDataEx)(
                 &raw mut raw,
@@ -214,8 +216,8 @@ impl Module {
         &self.inner.context
     }
 
-    /// Whether its kernels wait for the work before them by themselves (`griddepcontrol`, from sm_90 on), so that they may be
-    /// launched while that work still runs.
+    /// Whether its kernels wait for the work before them by themselves (`griddepcontrol`, from sm_90 on), so that
+    /// they may be launched while that work still runs.
     pub fn has_dependent_launch(&self) -> bool {
         self.inner.capability >= (9, 0)
     }

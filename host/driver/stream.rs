@@ -10,8 +10,8 @@ use super::{Context, DriverError};
 
 /// A stream to enqueue on, borrowed: nothing here ever destroys it.
 ///
-/// All of CUDA's handles work, the special ones too: 0 and 1 (the legacy default stream) and 2 (the calling thread's default
-/// stream). `'a` is how long the stream is known to live.
+/// All of CUDA's handles work, the special ones too: 0 and 1 (the legacy default stream) and 2 (the calling thread's
+/// default stream). `'a` is how long the stream is known to live.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Stream<'a> {
     raw: CUstream,

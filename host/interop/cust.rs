@@ -23,7 +23,8 @@
 //! # }
 //! ```
 //!
-//! `cust` links libcuda: a program that calls `cust` itself needs the driver to start. These adapters only read handles.
+//! `cust` links libcuda: a program that calls `cust` itself needs the driver to start. These adapters only read
+//! handles.
 
 use ::cust::context::ContextHandle;
 use ::cust::memory::{DeviceBuffer, DeviceCopy};
@@ -63,14 +64,16 @@ pub unsafe fn borrow_context(
 
 /// Borrows a stream of cust's.
 pub fn stream(stream: &::cust::stream::Stream) -> Stream<'_> {
-    // SAFETY: cust's stream is live while it is borrowed; when it is destroyed, CUDA first lets the work on it complete.
+    // SAFETY: cust's stream is live while it is borrowed; when it is destroyed, CUDA first lets the work on it
+    // complete.
     unsafe { Stream::from_raw(stream.as_inner().cast()) }
 }
 
 /// A buffer of cust's, for work that reads it.
 ///
 /// # Safety
-/// - The buffer is not dropped until the work enqueued with the view, and every replay of a graph that captured it, has completed.
+/// - The buffer is not dropped until the work enqueued with the view, and every replay of a graph that captured it,
+///   has completed.
 pub unsafe fn slice<T: DeviceCopy>(buffer: &DeviceBuffer<T>) -> DeviceSlice<'_, T> {
     // SAFETY: an allocation of that length, which the caller keeps.
     unsafe { DeviceSlice::from_raw(buffer.as_device_ptr().as_raw(), buffer.len()) }

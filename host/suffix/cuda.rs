@@ -2,47 +2,60 @@
 //!
 //! Three rings, each built on the one inside it:
 //!
-//! 1. [`SuffixKernels`]: the kernels, their arguments typed and checked against the ABI table; launching one is `unsafe`.
-//! 2. [`CudaSuffix`]: the drafter for engines that own everything themselves. It takes their context, stream and device arrays as
-//!    they are, checks what the host can see, and only enqueues.
+//! 1. [`SuffixKernels`]: the kernels, their arguments typed and checked against the ABI table; launching one is
+//!    `unsafe`.
+//! 2. [`CudaSuffix`]: the drafter for engines that own everything themselves. It takes their context, stream and
+//!    device arrays as they are, checks what the host can see, and only enqueues.
 //! 3. [`OwnedCudaSuffix`]: specdraft owns everything; host tokens in, drafts out.
 //!
-//! ```no_run
-//! use specdraft::driver::{Context, Driver, DeviceRows, DeviceSlice, DeviceSliceMut, Stream};
-//! use specdraft::suffix::{SuffixConfig, cuda::{Batch, CudaSuffix, Drafts, History}};
+//! ```
+//! use specdraft::driver::{Context, DeviceRows, DeviceSlice, DeviceSliceMut, Driver, Stream};
+//! use specdraft::suffix::SuffixConfig;
+//! use specdraft::suffix::cuda::{Batch, CudaSuffix, Drafts, History};
 //!
-//! # fn engine() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, u64, u64, u64, u64, u64, u64, u64) { unimplemented!() }
-//! let (context, stream, token_ids, total_len, idx_mapping, num_sampled, last_sampled, drafts, num_valid) = engine();
-//! let config = SuffixConfig::default();
-//! let (slots, k, batch) = (config.max_num_reqs, config.num_draft_tokens, 4);
-//! // SAFETY: the engine's handles and arrays are live, and have the sizes said.
-//! unsafe {
-//!     let context = Context::borrow_raw(&Driver::load()?, context)?;
-//!     let stream = Stream::from_raw(stream);
-//!     let mut drafter = CudaSuffix::new(&context, config)?;
-//!     drafter.propose(
-//!         stream,
-//!         &History { token_ids: DeviceRows::from_raw(token_ids, slots, 32768), total_len: DeviceSlice::from_raw(total_len, slots) },
-//!         &Batch { idx_mapping: DeviceSlice::from_raw(idx_mapping, batch), num_sampled: DeviceSlice::from_raw(num_sampled, batch) },
-//!         DeviceSlice::from_raw(last_sampled, slots),
-//!         Drafts {
-//!             drafts: DeviceSliceMut::from_raw(drafts, batch * k),
-//!             num_valid: DeviceSliceMut::from_raw(num_valid, batch),
-//!             confidence: None,
-//!         },
-//!     )?;
+//! # struct Engine {
+//! #     context: *mut std::ffi::c_void, stream: *mut std::ffi::c_void, token_ids: u64, total_len: u64,
+//! #     idx_mapping: u64, num_sampled: u64, last_sampled: u64, drafts: u64, num_valid: u64,
+//! # }
+//! fn draft(engine: &Engine, batch: usize) -> Result<(), specdraft::Error> {
+//!     let config = SuffixConfig::default();
+//!     let (slots, stride, tokens) = (256, 32_768, batch * config.num_draft_tokens);
+//!
+//!     // SAFETY: the engine's handles are live, its arrays have the sizes said, and both outlive the work.
+//!     let (context, stream, history, requests, last_sampled, out) = unsafe {
+//!         (
+//!             Context::borrow_raw(&Driver::load()?, engine.context)?,
+//!             Stream::from_raw(engine.stream),
+//!             History {
+//!                 token_ids: DeviceRows::from_raw(engine.token_ids, slots, stride),
+//!                 total_len: DeviceSlice::from_raw(engine.total_len, slots),
+//!             },
+//!             Batch {
+//!                 idx_mapping: DeviceSlice::from_raw(engine.idx_mapping, batch),
+//!                 num_sampled: DeviceSlice::from_raw(engine.num_sampled, batch),
+//!             },
+//!             DeviceSlice::from_raw(engine.last_sampled, slots),
+//!             Drafts {
+//!                 drafts: DeviceSliceMut::from_raw(engine.drafts, tokens),
+//!                 num_valid: DeviceSliceMut::from_raw(engine.num_valid, batch),
+//!                 confidence: None,
+//!             },
+//!         )
+//!     };
+//!     let mut drafter = CudaSuffix::new(&context, config)?; // once
+//!     drafter.propose(stream, &history, &requests, last_sampled, out) // each step
 //! }
-//! # Ok::<(), specdraft::Error>(())
 //! ```
 //!
 //! # Order
-//! One drafter's calls follow each other: put them on one stream, or order the streams with events. Then a step is [`CudaSuffix::observe`],
-//! [`CudaSuffix::propose`], and a finished request goes to [`CudaSuffix::ingest`].
+//! One drafter's calls follow each other: put them on one stream, or order the streams with events. Then a step is
+//! [`CudaSuffix::observe`], [`CudaSuffix::propose`], and a finished request goes to [`CudaSuffix::ingest`].
 //!
 //! # CUDA graphs
-//! Every call that takes a stream only enqueues: it neither waits, allocates nor copies pageable memory, so all of them can be captured
-//! in a graph. A replay reads the arrays' contents of that time: documents, slots and lengths may change, the size of the batch may not
-//! (rows whose slot is out of range, -1 say, are skipped).
+//! `propose`, `observe`, `ingest`, `add_request` and `reset` only enqueue: they neither wait, allocate nor copy
+//! pageable memory, so all of them can be captured in a graph. A replay reads the arrays' contents of that time:
+//! documents, slots and lengths may change, the size of the batch may not (rows whose slot is out of range, -1 say,
+//! are skipped).
 
 mod kernels;
 mod memory;
@@ -64,9 +77,9 @@ pub use views::{Batch, Drafts, History, Verdicts};
 
 /// The suffix drafter on an engine's own context, stream and arrays.
 ///
-/// What it computes, and what values that only the device sees result in: [`SuffixBackend`](crate::suffix::SuffixBackend). A slot may
-/// stand once in a batch, which only the caller can see to; of a slot that stands twice both rows get a draft, but which of the two is
-/// observed later is not defined.
+/// What it computes, and what values that only the device sees result in:
+/// [`SuffixBackend`](crate::suffix::SuffixBackend). A slot may stand once in a batch, which only the caller can see
+/// to; of a slot that stands twice both rows get a draft, but which of the two is observed later is not defined.
 #[derive(Debug)]
 pub struct CudaSuffix {
     config: SuffixConfig,
@@ -119,8 +132,9 @@ impl CudaSuffix {
 
     /// GPU memory that a drafter of this configuration allocates on a GPU of so many multiprocessors, in bytes.
     ///
-    /// Nearly all of it is the corpus (4 bytes a token) and its index (32 bytes a token, or up to 64 where the corpus is no power of two).
-    /// `max_model_len` costs nothing: the rows are the engine's. With the defaults (256 requests, a corpus of 2^20 tokens) it is 37.8 MB.
+    /// Nearly all of it is the corpus (4 bytes a token) and its index (32 bytes a token, or up to 64 where the corpus
+    /// is no power of two). `max_model_len` costs nothing: the rows are the engine's. With the defaults (256
+    /// requests, a corpus of 2^20 tokens) it is 37.8 MB.
     ///
     /// # Errors
     /// A configuration over its limits.
@@ -134,14 +148,14 @@ impl CudaSuffix {
         self.memory.bytes()
     }
 
-    /// Whether launches may overlap the work before them on the stream (programmatic dependent launch): on at first, without effect
-    /// where the GPU cannot. The kernels wait for that work by themselves before they read anything.
+    /// Whether launches may overlap the work before them on the stream (programmatic dependent launch): on at first,
+    /// without effect where the GPU cannot. The kernels wait for that work by themselves before they read anything.
     pub fn set_dependent_launch(&mut self, on: bool) {
         self.dependent = on;
     }
 
-    /// Launches [`propose`](Self::propose) on this grid instead of the one that is best for the batch; for measurements. It changes no
-    /// answer.
+    /// Launches [`propose`](Self::propose) on this grid instead of the one that is best for the batch; for
+    /// measurements. It changes no answer.
     ///
     /// # Errors
     /// A grid over the kernel's limit, or one that the drafter's scratch is too small for.
@@ -167,12 +181,12 @@ impl CudaSuffix {
         Ok(())
     }
 
-    /// Enqueues drafting for a batch. `last_sampled` is `[max_num_reqs]`, by slot: the filler behind the drafts. A batch of 0 enqueues
-    /// nothing.
+    /// Enqueues drafting for a batch. `last_sampled` is `[max_num_reqs]`, by slot: the filler behind the drafts. A
+    /// batch of 0 enqueues nothing.
     ///
     /// # Errors
-    /// An array that is null, misaligned, too short or in the way of another, a batch over `max_num_reqs`, a stride below `max_model_len`:
-    /// nothing is enqueued. The driver's error if the launch fails.
+    /// An array that is null, misaligned, too short or in the way of another, a batch over `max_num_reqs`, a stride
+    /// below `max_model_len`: nothing is enqueued. The driver's error if the launch fails.
     pub fn propose(
         &mut self,
         stream: Stream<'_>,
@@ -218,9 +232,9 @@ impl CudaSuffix {
             log2_blocks: grid.log2_blocks,
             log2_min_units: grid.log2_min_units,
         };
-        let _current = self.context().enter()?;
-        // SAFETY: the sizes were checked above and the configuration at construction; the views' makers vouch for the engine's arrays; the
-        // rest is the drafter's own memory, which its calls, ordered by the caller, use one after the other. The context is current.
+        // SAFETY: the sizes were checked above and the configuration at construction; the views' makers vouch for the
+        // engine's arrays; the rest is the drafter's own memory, which its calls, ordered by the caller, use one
+        // after the other.
         unsafe {
             self.kernels
                 .propose(stream, self.dependent, grid, requests, &args)?;
@@ -228,12 +242,13 @@ impl CudaSuffix {
         Ok(())
     }
 
-    /// Enqueues appending finished requests to the corpus: `docs` is `[F]` of (slot, start), in the order in which they are placed. Every
-    /// rank of a tensor-parallel group has to use the same order. Without a corpus, or without documents, nothing is enqueued.
+    /// Enqueues appending finished requests to the corpus: `docs` is `[F]` of (slot, start), in the order in which
+    /// they are placed. Every rank of a tensor-parallel group has to use the same order. Without a corpus, or without
+    /// documents, nothing is enqueued.
     ///
     /// # Errors
-    /// An array that is null, misaligned or too short, more than `max_num_reqs` documents, a stride below `max_model_len`: nothing is
-    /// enqueued. The driver's error if a launch fails.
+    /// An array that is null, misaligned or too short, more than `max_num_reqs` documents, a stride below
+    /// `max_model_len`: nothing is enqueued. The driver's error if a launch fails.
     pub fn ingest(
         &mut self,
         stream: Stream<'_>,
@@ -270,7 +285,6 @@ impl CudaSuffix {
             corpus_len,
             num_buckets: buckets as u32,
         };
-        let _current = self.context().enter()?;
         // SAFETY: as in `propose`; between the two launches nothing else runs on the stream.
         unsafe {
             self.kernels.ingest(stream, self.dependent, &place, &copy)?;
@@ -279,11 +293,12 @@ impl CudaSuffix {
     }
 
     /// Enqueues folding the target's verdict on the last drafts into the statistics. Call it once a step, before
-    /// [`propose`](Self::propose); every 1024th call halves all counts. Without `adaptive`, or with a batch of 0, nothing is enqueued.
+    /// [`propose`](Self::propose); every 1024th call halves all counts. Without `adaptive`, or with a batch of 0,
+    /// nothing is enqueued.
     ///
     /// # Errors
-    /// An array that is null, misaligned or too short, a batch over `max_num_reqs`: nothing is enqueued. The driver's error if the launch
-    /// fails.
+    /// An array that is null, misaligned or too short, a batch over `max_num_reqs`: nothing is enqueued. The driver's
+    /// error if the launch fails.
     pub fn observe(&mut self, stream: Stream<'_>, verdicts: &Verdicts<'_>) -> Result<()> {
         let batch = &verdicts.batch;
         verdicts.check(&self.config)?;
@@ -302,7 +317,6 @@ impl CudaSuffix {
             max_num_reqs: self.config.max_num_reqs as u32,
             num_draft_tokens: self.config.num_draft_tokens as u32,
         };
-        let _current = self.context().enter()?;
         // SAFETY: as in `propose`.
         unsafe { self.kernels.observe(stream, self.dependent, &args)? };
         Ok(())
@@ -328,7 +342,8 @@ impl CudaSuffix {
     /// As [`add_request`](Self::add_request), for slots that lie on the device; ones out of range are skipped.
     ///
     /// # Errors
-    /// An array that is null or misaligned, more than `max_num_reqs` slots: nothing is enqueued. The driver's error if the launch fails.
+    /// An array that is null or misaligned, more than `max_num_reqs` slots: nothing is enqueued. The driver's error
+    /// if the launch fails.
     pub fn add_requests(&mut self, stream: Stream<'_>, slots: DeviceSlice<'_, i32>) -> Result<()> {
         views::check_list("slots", &slots, self.config.max_num_reqs)?;
         if slots.is_empty() {
@@ -340,7 +355,6 @@ impl CudaSuffix {
             num_slots: slots.len() as u32,
             max_num_reqs: self.config.max_num_reqs as u32,
         };
-        let _current = self.context().enter()?;
         // SAFETY: as in `propose`.
         unsafe { self.kernels.add_request(stream, self.dependent, &args)? };
         Ok(())
@@ -365,7 +379,6 @@ impl CudaSuffix {
             num_buckets: self.config.num_buckets() as u32,
             num_draft_tokens: self.config.num_draft_tokens as u32,
         };
-        let _current = self.context().enter()?;
         // SAFETY: as in `propose`.
         unsafe { self.kernels.reset(stream, self.dependent, &args)? };
         Ok(())
@@ -388,7 +401,8 @@ impl CudaSuffix {
         Ok(self.memory.set_state(stream, state)?)
     }
 
-    /// What each slot's last draft was, see [`SuffixBackend::last_buckets`](crate::suffix::SuffixBackend::last_buckets); waits for the stream.
+    /// What each slot's last draft was, see
+    /// [`SuffixBackend::last_buckets`](crate::suffix::SuffixBackend::last_buckets); waits for the stream.
     ///
     /// # Errors
     /// The driver's.

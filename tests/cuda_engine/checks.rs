@@ -16,8 +16,8 @@ pub(crate) struct Size {
     pub(crate) docs: usize,
 }
 
-/// Steps on an engine's arrays, on all kinds of streams and rows at any address, give the CPU drafter's drafts and state, and write
-/// nothing beside the batch's outputs.
+/// Steps on an engine's arrays, on all kinds of streams and rows at any address, give the CPU drafter's drafts and
+/// state, and write nothing beside the batch's outputs.
 pub(crate) fn steps_equal_the_cpu(context: &Context, config: &SuffixConfig, size: Size) {
     let own = OwnedStream::new(context).unwrap();
     let streams = [

@@ -192,8 +192,8 @@ impl Engine {
 }
 
 impl Step {
-    /// A step of number `number`: rows with repeats of all lengths over a small alphabet, some empty; about half of the slots in the
-    /// batch, some not sampled; some slots end and are ingested.
+    /// A step of number `number`: rows with repeats of all lengths over a small alphabet, some empty; about half of
+    /// the slots in the batch, some not sampled; some slots end and are ingested.
     pub(crate) fn drawn(config: &SuffixConfig, number: u32, batch: usize, docs: usize) -> Self {
         let mut generator = test_support::Mt19937::new(number);
         let mut below = |bound: usize| generator.below(bound as u32) as usize;

@@ -2,12 +2,14 @@
 //!
 //! It behaves as the driver does where a library can go wrong, and stricter where the driver forgives:
 //!
-//! - Work is enqueued, and runs only when something waits for it. So page-locked memory that is reused too early, or results
-//!   that are read without waiting, give wrong answers.
-//! - In a captured stream nothing runs; allocating, freeing, waiting or copying pageable memory is an error that spoils the capture.
-//! - Kernels run in the emulator, by name, with the arguments that the launch passed; memory is registered with it, so every access is
-//!   checked.
-//! - Handles are remembered: using or destroying one that is not live is an error, and [`FakeCuda::report`] says what was destroyed.
+//! - Work is enqueued, and runs only when something waits for it. So page-locked memory that is reused too early, or
+//!   results that are read without waiting, give wrong answers.
+//! - In a captured stream nothing runs; allocating, freeing, waiting or copying pageable memory is an error that
+//!   spoils the capture.
+//! - Kernels run in the emulator, by name, with the arguments that the launch passed; memory is registered with it,
+//!   so every access is checked.
+//! - Handles are remembered: using or destroying one that is not live is an error, and [`FakeCuda::report`] says what
+//!   was destroyed.
 //! - Any call can be made to fail.
 //!
 //! All state belongs to the calling thread, as do contexts in the real driver; tests do not meet.
@@ -26,8 +28,8 @@ pub use state::Report;
 pub struct FakeCuda;
 
 impl FakeCuda {
-    /// A machine with one GPU of this compute capability and a driver for this CUDA version (`1000 * major + 10 * minor`).
-    /// Forgets everything of an earlier one on this thread.
+    /// A machine with one GPU of this compute capability and a driver for this CUDA version (`1000 * major + 10 *
+    /// minor`). Forgets everything of an earlier one on this thread.
     pub fn start(capability: (c_int, c_int), version: c_int) -> Self {
         with(|state| *state = State::new(capability, version));
         Self

@@ -6,8 +6,8 @@ use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedK
 
 /// The suffix drafter's kernels, loaded in a context.
 ///
-/// The arguments are the kernels' own ([`specdraft_kernels::suffix`]), which also says what each kernel reads and writes. Every
-/// `dependent` asks for programmatic dependent launch, see [`LaunchShape::dependent`].
+/// The arguments are the kernels' own ([`specdraft_kernels::suffix`]), which also says what each kernel reads and
+/// writes. Every `dependent` asks for programmatic dependent launch, see [`LaunchShape::dependent`].
 #[derive(Debug)]
 pub struct SuffixKernels {
     propose_k8: PreparedKernel<{ propose::SUFFIX_PROPOSE_K8.params.len() }>,
@@ -64,11 +64,12 @@ impl SuffixKernels {
         propose::Grid::new(self.multiprocessors(), batch, max_model_len)
     }
 
-    /// Enqueues drafting for `batch` requests: the special kernel for short drafts where it takes this shape, else the general one.
+    /// Enqueues drafting for `batch` requests: the special kernel for short drafts where it takes this shape, else
+    /// the general one.
     ///
     /// # Safety
     /// - As [`propose::suffix_propose`]; `args` has the grid's fields.
-    /// - As [`PreparedKernel::launch`]: the stream and the current context are the module's.
+    /// - As [`PreparedKernel::launch`].
     ///
     /// # Errors
     /// The driver's.
@@ -96,7 +97,7 @@ impl SuffixKernels {
     ///
     /// # Safety
     /// - As [`ingest::suffix_ingest_place`] and [`ingest::suffix_ingest_copy`]; both are given the same `plan`.
-    /// - As [`PreparedKernel::launch`]: the stream and the current context are the module's.
+    /// - As [`PreparedKernel::launch`].
     ///
     /// # Errors
     /// The driver's.
@@ -130,7 +131,7 @@ impl SuffixKernels {
     ///
     /// # Safety
     /// - As [`observe::suffix_observe`].
-    /// - As [`PreparedKernel::launch`]: the stream and the current context are the module's.
+    /// - As [`PreparedKernel::launch`].
     ///
     /// # Errors
     /// The driver's.
@@ -149,7 +150,7 @@ impl SuffixKernels {
     ///
     /// # Safety
     /// - As [`reset::suffix_add_request`].
-    /// - As [`PreparedKernel::launch`]: the stream and the current context are the module's.
+    /// - As [`PreparedKernel::launch`].
     ///
     /// # Errors
     /// The driver's.
@@ -171,7 +172,7 @@ impl SuffixKernels {
     ///
     /// # Safety
     /// - As [`reset::suffix_reset`].
-    /// - As [`PreparedKernel::launch`]: the stream and the current context are the module's.
+    /// - As [`PreparedKernel::launch`].
     ///
     /// # Errors
     /// The driver's.

@@ -10,12 +10,12 @@ use crate::driver::{
 use crate::error::Result;
 use crate::suffix::{BatchCheck, Document, Proposal, SuffixBackend, SuffixConfig, SuffixState};
 
-/// The suffix drafter on an NVIDIA GPU, everything it needs its own: for engines whose plug point is on the host, and for
-/// the tests that compare backends.
+/// The suffix drafter on an NVIDIA GPU, everything it needs its own: for engines whose plug point is on the host, and
+/// for the tests that compare backends.
 ///
 /// Inputs go to the GPU through page-locked memory and everything is enqueued on one stream; only
-/// [`propose`](SuffixBackend::propose) and the calls that return state wait for it. GPU memory: [`CudaSuffix::memory_bytes`] plus
-/// `4 * max_num_reqs * max_model_len` bytes of rows.
+/// [`propose`](SuffixBackend::propose) and the calls that return state wait for it. GPU memory:
+/// [`CudaSuffix::memory_bytes`] plus `4 * max_num_reqs * max_model_len` bytes of rows.
 #[derive(Debug)]
 pub struct OwnedCudaSuffix {
     // Dropped in this order: what uses the stream, then the stream; each holds the context.
@@ -23,7 +23,8 @@ pub struct OwnedCudaSuffix {
     check: BatchCheck,
     rows: DeviceBuffer<i32>,
     total_len: DeviceBuffer<i32>,
-    /// Words of `[last_sampled as 2 words each | idx_mapping | num_sampled]`, or of the arrays of `observe`, or of documents.
+    /// Words of `[last_sampled as 2 words each | idx_mapping | num_sampled]`, or of the arrays of `observe`, or of
+    /// documents.
     inputs: [DeviceBuffer<i32>; 3],
     /// Words of `[drafts as 2 words each | num_valid | confidence]`.
     outputs: DeviceBuffer<i32>,
@@ -41,8 +42,8 @@ impl OwnedCudaSuffix {
     /// A drafter on GPU `ordinal` (after `CUDA_VISIBLE_DEVICES`), in its primary context.
     ///
     /// # Errors
-    /// A configuration over its limits, before the driver is looked for; no driver, no such GPU, one that no embedded PTX is for, too
-    /// little memory.
+    /// A configuration over its limits, before the driver is looked for; no driver, no such GPU, one that no embedded
+    /// PTX is for, too little memory.
     pub fn new(config: SuffixConfig, ordinal: usize) -> Result<Self> {
         config.validate()?;
         let device = Driver::load()?.device(ordinal)?;
@@ -203,7 +204,8 @@ impl SuffixBackend for OwnedCudaSuffix {
             0,
             &[fillers, idx_mapping, num_sampled],
         )?;
-        // SAFETY: 2 words a slot, uploaded above; the buffer is ours, aligned far beyond 8 bytes, and the stream orders all its uses.
+        // SAFETY: 2 words a slot, uploaded above; the buffer is ours, aligned far beyond 8 bytes, and the stream
+        // orders all its uses.
         let last_sampled = unsafe { DeviceSlice::from_raw(inputs.ptr(), slots) };
         let requests = Batch {
             idx_mapping: part(inputs, 2 * slots, batch),
@@ -212,8 +214,8 @@ impl SuffixBackend for OwnedCudaSuffix {
         let tokens = batch * k;
         let confidences = if config.adaptive { tokens } else { 0 };
         let at = |word: usize| self.outputs.ptr() + 4 * word as u64;
-        // SAFETY: three parts of a buffer of ours, one after the other: 2 words a draft, 1 a row, 1 a confidence, which it has for
-        // max_num_reqs rows; the stream orders all its uses.
+        // SAFETY: three parts of a buffer of ours, one after the other: 2 words a draft, 1 a row, 1 a confidence,
+        // which it has for max_num_reqs rows; the stream orders all its uses.
         let out = unsafe {
             Drafts {
                 drafts: DeviceSliceMut::from_raw(at(0), tokens),

@@ -16,7 +16,8 @@ pub struct History<'a> {
 /// The requests of one step.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    /// `[B]`: the slot of each row of the batch; its length is the batch. Each slot once, which only the caller can see to.
+    /// `[B]`: the slot of each row of the batch; its length is the batch. Each slot once, which only the caller can
+    /// see to.
     pub idx_mapping: DeviceSlice<'a, i32>,
     /// At least `[B]`: tokens that each request gained in this step; 0 gets no draft.
     pub num_sampled: DeviceSlice<'a, i32>,
