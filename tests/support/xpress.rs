@@ -19,7 +19,8 @@ pub use reference::Reference;
 use std::sync::Arc;
 
 use specdraft::xpress::{
-    GeneratedStep, RefineInputs, XpressBackend, XpressConfig, XpressHead, XpressLimits,
+    BlockLayout, GeneratedStep, RefineInputs, XpressBackend, XpressConfig, XpressHead,
+    XpressLimits, bf16,
 };
 
 /// Builds a backend for a head.
@@ -131,4 +132,30 @@ pub(crate) fn inputs(
         passes,
         topc,
     })
+}
+
+/// The same rows with `gap` values after each and `pad` after each request, all of those NaN.
+pub(crate) fn spread(
+    values: &[bf16],
+    requests: usize,
+    slots: usize,
+    width: usize,
+    gap: usize,
+    pad: usize,
+) -> (Vec<bf16>, BlockLayout) {
+    let slot_stride = width + gap;
+    let request_stride = slots * slot_stride + pad;
+    let layout = BlockLayout {
+        requests,
+        slots,
+        width,
+        request_stride,
+        slot_stride,
+    };
+    let mut spread = vec![bf16::NAN; requests * request_stride];
+    for (i, row) in values.chunks_exact(width).enumerate() {
+        let start = i / slots * request_stride + i % slots * slot_stride;
+        spread[start..start + width].copy_from_slice(row);
+    }
+    (spread, layout)
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use specdraft::xpress::{
-    BlockLayout, BlockView, Generate, GeneratedStep, Mlp, RefineInputs, XpressBackend,
-    XpressConfig, XpressHead, bf16,
+    BlockView, Generate, GeneratedStep, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead,
+    bf16,
 };
 
 use super::rounding::rounding;
 use super::stages::{self, Numbers};
-use super::{Check, ExactCase, Factory, Reference, SIZES, config, inputs, limits};
+use super::{Check, ExactCase, Factory, Reference, SIZES, config, inputs, limits, spread};
 
 /// The properties, by name.
 pub const PROPERTIES: &[(&str, Check)] = &[
@@ -460,30 +460,4 @@ fn outside(factory: &mut Factory<'_>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The same rows with `gap` values after each and `pad` after each request, all of those NaN.
-fn spread(
-    values: &[bf16],
-    requests: usize,
-    slots: usize,
-    width: usize,
-    gap: usize,
-    pad: usize,
-) -> (Vec<bf16>, BlockLayout) {
-    let slot_stride = width + gap;
-    let request_stride = slots * slot_stride + pad;
-    let layout = BlockLayout {
-        requests,
-        slots,
-        width,
-        request_stride,
-        slot_stride,
-    };
-    let mut spread = vec![bf16::NAN; requests * request_stride];
-    for (i, row) in values.chunks_exact(width).enumerate() {
-        let start = i / slots * request_stride + i % slots * slot_stride;
-        spread[start..start + width].copy_from_slice(row);
-    }
-    (spread, layout)
 }

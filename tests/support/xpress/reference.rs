@@ -84,21 +84,24 @@ impl<'a> Reference<'a> {
             .collect()
     }
 
-    /// The draft slots of request `n` after each of `passes` passes, the start first.
+    /// The draft slots of request `n` after each of `passes` passes, the start first: the seeds, or each slot's largest
+    /// logit.
     pub fn jacobi(
         &self,
         step: &GeneratedStep,
         n: usize,
+        seeds: Option<&[i64]>,
         passes: usize,
         topc: usize,
     ) -> Vec<Vec<i64>> {
         let request = Request::new(self, step, n, topc);
         let slots = self.head.config().num_draft_tokens();
-        let mut trace = vec![
-            (0..slots)
-                .map(|b| request.best(b, &request.base(b)))
-                .collect::<Vec<i64>>(),
-        ];
+        let largest = |slot| request.best(slot, &request.base(slot));
+        let start = match seeds {
+            Some(seeds) => seeds[n * slots..(n + 1) * slots].to_vec(),
+            None => (0..slots).map(largest).collect(),
+        };
+        let mut trace = vec![start];
         for _ in 0..passes {
             let tokens = trace.last().expect("the start");
             trace.push((0..slots).map(|b| request.decide(b, tokens)).collect());
