@@ -38,6 +38,7 @@ impl<T> Copy for Global<T> {}
 impl<T: Element> Global<T> {
     /// A view of `len` elements from `ptr` on. A null or wrong pointer is fine as long as nothing is read or written.
     #[inline(always)]
+    #[track_caller]
     pub fn new(ptr: *const T, len: impl Index) -> Self {
         Self::wrap(imp::GlobalView::new(
             ptr.cast(),

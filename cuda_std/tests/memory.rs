@@ -2,10 +2,11 @@
 
 mod support;
 
-use cuda_std::emu::{Buffer, EmuError, ErrorKind, LaunchConfig, Options};
+use cuda_std::emu::{Buffer, ErrorKind, LaunchConfig, Options};
 use cuda_std::shared::{dynamic_shared_mem, shared_array};
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{Global, kernel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use support::{Planted, zeros};
 
 const SOURCE: &str = include_str!("memory.rs");
@@ -394,37 +395,37 @@ fn atomics_do_what_they_say() {
     }
 }
 
+static STARTED: AtomicBool = AtomicBool::new(false);
+static MAY_END: AtomicBool = AtomicBool::new(false);
+
 /// # Safety
 /// - `x` is valid for 32 elements.
 #[kernel]
 pub unsafe fn waits_for_the_host(x: *mut u32) {
-    let x = Global::new(x, 32);
     // SAFETY: inside.
-    unsafe { x.st(thread_idx_x(), 1) };
-    std::thread::sleep(std::time::Duration::from_millis(1));
+    unsafe { Global::new(x, 32).st(thread_idx_x(), 1) };
+    STARTED.store(true, Ordering::Release);
+    while !MAY_END.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
 fn two_launches_at_once_do_not_share_a_buffer() {
-    let x = Buffer::<u32>::new(32);
-    let word = x.arg();
-    let launch = || {
-        support::run(
-            &WAITS_FOR_THE_HOST,
-            LaunchConfig::linear(1, 32),
-            &[word],
-            &Options::default(),
-        )
-    };
-    let results: Vec<Result<_, EmuError>> = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| (0..50).try_for_each(|_| launch().map(|_| ()))))
-            .collect();
-        all.into_iter().map(|one| one.join().unwrap()).collect()
+    let (shared, own) = (Buffer::<u32>::new(32), Buffer::<u32>::new(32));
+    let (x, y) = (shared.arg(), own.arg());
+    let one = LaunchConfig::linear(1, 32);
+    std::thread::scope(|scope| {
+        let first =
+            scope.spawn(|| support::run(&WAITS_FOR_THE_HOST, one, &[x], &Options::default()));
+        while !STARTED.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let same = support::run(&PAST_THE_VIEW, one, &[x, 0], &Options::default());
+        let other = support::run(&PAST_THE_VIEW, one, &[y, 0], &Options::default());
+        MAY_END.store(true, Ordering::Release);
+        first.join().unwrap().unwrap();
+        assert_eq!(same.unwrap_err().kind, ErrorKind::ConcurrentLaunch);
+        other.unwrap();
     });
-    // Whether they meet is up to the machine, but nothing else may come of it.
-    for error in results.into_iter().filter_map(Result::err) {
-        assert_eq!(error.kind, ErrorKind::ConcurrentLaunch, "{error}");
-    }
-    launch().unwrap();
 }

@@ -164,3 +164,105 @@ impl Parse for Bounds {
         Ok(bounds)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(attribute: TokenStream, item: TokenStream) -> String {
+        expand(attribute, item)
+            .expect_err("a compile error")
+            .to_string()
+    }
+
+    #[test]
+    fn misuse_says_what_is_wrong() {
+        let none = TokenStream::new;
+        let ok = || {
+            quote!(
+                unsafe fn k(x: u32) {}
+            )
+        };
+        let cases = [
+            (
+                none(),
+                quote!(
+                    fn k() {}
+                ),
+                "must be an `unsafe fn`",
+            ),
+            (
+                none(),
+                quote!(
+                    unsafe fn k<T>() {}
+                ),
+                "cannot be generic",
+            ),
+            (
+                none(),
+                quote!(
+                    unsafe fn k() -> u32 {
+                        0
+                    }
+                ),
+                "returns nothing",
+            ),
+            (
+                none(),
+                quote!(
+                    const unsafe fn k() {}
+                ),
+                "cannot be `const`",
+            ),
+            (
+                none(),
+                quote!(
+                    async unsafe fn k() {}
+                ),
+                "cannot be `async`",
+            ),
+            (
+                none(),
+                quote!(
+                    unsafe extern "C" fn k() {}
+                ),
+                "sets the ABI",
+            ),
+            (
+                none(),
+                quote!(
+                    unsafe fn k(self) {}
+                ),
+                "cannot take `self`",
+            ),
+            (
+                none(),
+                quote!(
+                    unsafe fn k((a, b): (u32, u32)) {}
+                ),
+                "must be a plain name",
+            ),
+            (
+                none(),
+                quote!(
+                    struct K;
+                ),
+                "expected",
+            ),
+            (
+                quote!(thread = 3),
+                ok(),
+                "expected `threads = …` or `min_blocks = …`",
+            ),
+            (quote!(threads = 3, threads = 3), ok(), "given twice"),
+            (quote!(min_blocks = 3), ok(), "needs `threads`"),
+            (quote!(threads = 3 min_blocks = 3), ok(), "expected `,`"),
+        ];
+        for (attribute, item, expected) in cases {
+            let source = format!("#[kernel({attribute})] {item}");
+            let message = message(attribute, item);
+            assert!(message.contains(expected), "{source}: {message}");
+        }
+        expand(quote!(threads = N * 2, min_blocks = 3,), ok()).expect("a kernel");
+    }
+}

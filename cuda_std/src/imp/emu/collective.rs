@@ -159,10 +159,10 @@ fn all_same(thread: &Thread, own: &Arrival, own_lane: u32, needed: u32) -> bool 
     let warp = thread.warp();
     let is_same = |lane: usize| {
         let other = warp.arrivals[lane].get();
-        (std::ptr::eq(other.location, own.location) || other.location == own.location)
-            && other.mask == own.mask
-            && other.operation == own.operation
+        other.mask == own.mask
             && other.types == own.types
+            && (std::ptr::eq(other.operation, own.operation) || other.operation == own.operation)
+            && (std::ptr::eq(other.location, own.location) || other.location == own.location)
     };
     let others = bits(needed)
         .filter(|&lane| !is_same(lane))

@@ -191,16 +191,15 @@ impl Runner<'_, '_> {
         block.recycle();
     }
 
-    /// Forgets the coroutines of blocks that have not ended.
+    /// Forgets the coroutines of blocks that have not ended, and the blocks, which are in the middle of something.
     fn clear(&mut self) {
-        for Slot { block, coroutines } in self.slots.drain(..) {
+        for Slot { coroutines, .. } in self.slots.drain(..) {
             for mut coroutine in coroutines {
-                // SAFETY: a kernel's frames own nothing: device code is `no_std`, and the emulator's own frames below a suspension hold
-                // only copies and borrowed pointers.
+                // SAFETY: a kernel's frames own nothing: device code is `no_std`, and the emulator's own frames below a
+                // suspension hold only copies and borrowed pointers.
                 unsafe { coroutine.force_reset() };
                 self.stacks.push(coroutine.into_stack());
             }
-            block.recycle();
         }
     }
 
