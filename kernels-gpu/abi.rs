@@ -1,7 +1,7 @@
 //! The kernels as the host launches them: one table that the emulator, the CUDA backend and the tests over the PTX read.
 
 use crate::suffix::{ingest, observe, propose, reset};
-use crate::xpress::{argmax, hidden, latent, readout, topc};
+use crate::xpress::{argmax, hidden, latent, maxima, readout, score, topc};
 use cuda_std::Kernel;
 
 /// All kernels of this crate.
@@ -28,9 +28,9 @@ pub const KERNELS: &[Kernel] = &[
     readout::XPRESS_READOUT_32,
     readout::XPRESS_READOUT_64,
     readout::XPRESS_READOUT_128,
-    topc::XPRESS_MAXIMA,
+    maxima::XPRESS_MAXIMA,
     topc::XPRESS_SELECT,
-    topc::XPRESS_SCORE,
+    score::XPRESS_SCORE,
     argmax::XPRESS_ADD_ARGMAX,
     argmax::XPRESS_TOPC_ARGMAX,
 ];

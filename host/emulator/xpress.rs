@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cuda_std::Kernel;
 use cuda_std::emu::{Buffer, LaunchConfig, Options, Schedule, launch};
 use half::bf16;
-use specdraft_kernels::xpress::{ROW_BLOCKS, argmax, hidden, latent, readout, topc};
+use specdraft_kernels::xpress::{ROW_BLOCKS, argmax, hidden, latent, maxima, readout, score, topc};
 
 use super::split_mix;
 use crate::error::Result;
@@ -467,9 +467,9 @@ fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
             ];
             (kernels[*i], args.words().into())
         }
-        Call::Maxima(args) => (topc::XPRESS_MAXIMA, args.words().into()),
+        Call::Maxima(args) => (maxima::XPRESS_MAXIMA, args.words().into()),
         Call::Select(args) => (topc::XPRESS_SELECT, args.words().into()),
-        Call::Score(args) => (topc::XPRESS_SCORE, args.words().into()),
+        Call::Score(args) => (score::XPRESS_SCORE, args.words().into()),
         Call::AddArgmax(args) => (argmax::XPRESS_ADD_ARGMAX, args.words().into()),
         Call::TopcArgmax(args) => (argmax::XPRESS_TOPC_ARGMAX, args.words().into()),
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! block (row, part):
-//!     for each 16-byte vector of the part, four a thread in flight:
+//!     for each 16-byte vector of the part, two a thread and round, the next round's in flight:
 //!         s = bf16(base + bias)                 start: s = base
 //!         if the largest of the eight is larger than this thread's best: keep it, and the vector
 //!     key = (best value, lowest index), the largest of the block
@@ -28,8 +28,8 @@ pub const THREADS: u32 = 256;
 pub const TOPC_ROWS: u32 = 4;
 /// Logits that a block of [`xpress_start`] or [`xpress_add_argmax`] reads a round.
 pub const ROUND: u32 = THREADS * 8 * UNROLL;
-/// Vectors that a thread has in flight.
-const UNROLL: u32 = 4;
+/// Vectors that a thread takes a round.
+const UNROLL: u32 = 2;
 
 kernels! {
     /// The arguments of [`xpress_start`].
@@ -260,8 +260,8 @@ unsafe fn topc_argmax(args: TopcArgs) {
     let TopcArgs {
         rows, slots, width, ..
     } = args;
-    let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
-    let row = block_idx_x() * TOPC_ROWS + warp;
+    let lane = thread_idx_x() % 32;
+    let row = block_idx_x() * TOPC_ROWS + thread_idx_x() / 32;
     let (request_stride, slot_stride) = (args.base_request_stride, args.base_slot_stride);
     let base = Rows {
         first: args.base,
@@ -286,7 +286,7 @@ unsafe fn topc_argmax(args: TopcArgs) {
     // SAFETY: the kernel's contract; the whole warp is here.
     unsafe {
         let (base, bias) = (base.get(row), bias.get(row));
-        let key = warp_max(best_of::<true>(base, bias, lane, 32, base.count()).key());
+        let key = warp_max(best_of::<true, 32>(base, bias, 0, lane, base.count()).key());
         if lane == 0 {
             let at = u64::from(row) * u64::from(width) + u64::from(index_of(key));
             let token = Global::new(args.candidates, u64::from(rows) * u64::from(width)).ld_nc(at);
@@ -298,7 +298,7 @@ unsafe fn topc_argmax(args: TopcArgs) {
 /// The best of this thread's share of part `index`.
 ///
 /// # Safety
-/// - The rows may be read, and no thread of the launch writes them.
+/// - The rows may be read, and no thread of the launch writes them. All threads of the block call it.
 #[inline(always)]
 unsafe fn best_of_part<const ADD: bool>(
     base: Row,
@@ -307,23 +307,27 @@ unsafe fn best_of_part<const ADD: bool>(
     parts: u32,
     part: u32,
 ) -> Best {
-    let first = index * (part / 8);
+    let begin = index * (part / 8);
     // A row that is not aligned may have one vector more than its width needs: the last part takes it.
-    let end = if index + 1 == parts {
-        base.count()
-    } else {
-        first + part / 8
-    };
+    let last = index + 1 == parts;
+    let end = if last { base.count() } else { begin + part / 8 };
     // SAFETY: the caller's contract.
-    unsafe { best_of::<ADD>(base, bias, first + thread_idx_x(), THREADS, end) }
+    unsafe { best_of::<ADD, THREADS>(base, bias, begin, thread_idx_x(), end) }
 }
 
-/// The best of vectors `first`, `first + step`, … below `end`.
+/// The best of vectors `begin + offset`, `begin + offset + STEP`, … below `end`.
 ///
 /// # Safety
-/// - As [`best_of_part`].
+/// - The rows may be read, and no thread of the launch writes them.
+/// - All threads of the warp call it with the same `begin` and `end`.
 #[inline(always)]
-unsafe fn best_of<const ADD: bool>(base: Row, bias: Row, first: u32, step: u32, end: u32) -> Best {
+unsafe fn best_of<const ADD: bool, const STEP: u32>(
+    base: Row,
+    bias: Row,
+    begin: u32,
+    offset: u32,
+    end: u32,
+) -> Best {
     let mut seen = Seen {
         value: f32::NEG_INFINITY,
         vector: 0,
@@ -339,48 +343,49 @@ unsafe fn best_of<const ADD: bool>(base: Row, bias: Row, first: u32, step: u32, 
     // SAFETY: the caller's contract, for all reads below.
     let one_by_one = |vector: u32| unsafe {
         let element = base.element(vector);
-        add(
-            base.elements(element),
-            if ADD { bias.elements(element) } else { [0; 4] },
-        )
+        let bias = if ADD { bias.elements(element) } else { [0; 4] };
+        add(base.elements(element), bias)
     };
     if ADD && base.shift() != bias.shift() {
-        let mut vector = first;
+        let mut vector = begin + offset;
         while vector < end {
             seen.offer(vector, one_by_one(vector));
-            vector += step;
+            vector += STEP;
         }
     } else {
-        let mut vector = first;
-        while vector < end {
-            let mut left = [[NOTHING; 4]; UNROLL as usize];
-            let mut right = [[NOTHING; 4]; UNROLL as usize];
-            each!(I in 0 1 2 3 {
-                let at = vector + I as u32 * step;
+        // A round's loads are made a round before: only so are all of them in flight, whatever the compiler thinks of registers.
+        let load = |round: u32| {
+            let mut words = [[[NOTHING; 4]; 2]; 2];
+            each!(I in 0 1 {
+                let at = round + offset + I as u32 * STEP;
                 // SAFETY: as above.
                 unsafe {
-                    left[I] = base.whole(at, end);
+                    words[I][0] = base.whole(at, end);
                     if ADD {
-                        right[I] = bias.whole(at, end);
+                        words[I][1] = bias.whole(at, end);
                     }
                 }
             });
-            each!(I in 0 1 2 3 { seen.offer(vector + I as u32 * step, add(left[I], right[I])) });
-            vector += UNROLL * step;
+            words
+        };
+        let mut round = begin;
+        let mut next = load(round);
+        while round < end {
+            let words = next;
+            next = load(round + UNROLL * STEP);
+            each!(I in 0 1 {
+                seen.offer(round + offset + I as u32 * STEP, add(words[I][0], words[I][1]));
+            });
+            round += UNROLL * STEP;
         }
         // The two vectors that may hold only part of the row.
-        let last = base.count() - 1;
-        if (first == 0) & !base.is_whole(0) {
-            seen.offer(0, one_by_one(0));
-        }
-        if (last > 0)
-            & (last >= first)
-            & (last < end)
-            & ((last - first) % at_least_one(step) == 0)
-            & !base.is_whole(last)
-        {
-            seen.offer(last, one_by_one(last));
-        }
+        each!(I in 0 1 {
+            let vector = if I == 0 { 0 } else { base.count() - 1 };
+            let mine = (vector >= begin) & (vector < end) & (vector.wrapping_sub(begin) % STEP == offset);
+            if mine & !base.is_whole(vector) {
+                seen.offer(vector, one_by_one(vector));
+            }
+        });
     }
     if seen.value == f32::NEG_INFINITY {
         return Best::none();

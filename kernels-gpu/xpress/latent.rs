@@ -203,7 +203,7 @@ unsafe fn mix(args: MixArgs) {
                     Global::new(args.blocks, u64::from(requests) * u64::from(slots)).ld(at)
                 };
                 let known = (token as u64) < u64::from(vocabulary);
-                starts[I] = known.then_some(token as u64 * r);
+                starts[I] = known.then_some((token as u64).wrapping_mul(r));
             }
         });
         let embedding = |i: usize, k: u32| {

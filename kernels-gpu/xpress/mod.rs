@@ -3,10 +3,10 @@
 //! ```text
 //! once a step   mean, project_T, combine_T      hidden states [N, B, D] -> xh [N, B, R]            hidden.rs
 //!               start                           base logits or seeds -> blocks [N, B]              argmax.rs
-//!               maxima, select                  base logits -> candidates, their logits, blocks    topc.rs
+//!               maxima, select                  base logits -> candidates, their logits, blocks    maxima.rs, topc.rs
 //! each pass     mix, gate_up_T, down_T          blocks, xh -> latents [N, B-1, R]                  latent.rs
 //!               readout_M                       latents, base logits -> blocks                     readout.rs
-//!           or  score                           latents, candidates -> blocks                      topc.rs
+//!           or  score                           latents, candidates -> blocks                      score.rs
 //! by itself     add_argmax, topc_argmax         given logits and bias -> blocks                    argmax.rs
 //! ```
 //!
@@ -29,8 +29,10 @@
 pub mod argmax;
 pub mod hidden;
 pub mod latent;
+pub mod maxima;
 pub mod readout;
 mod row;
+pub mod score;
 pub mod tile;
 pub mod topc;
 mod winner;

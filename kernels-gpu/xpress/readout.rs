@@ -24,7 +24,7 @@
 //! 7. Values are compared as bf16 pairs; the index is looked for only where a lane's best rises, which happens a few times a launch.
 
 use super::goes_on;
-use super::row::{NOTHING, Row, Rows, largest};
+use super::row::{NOTHING, Row, RowWalk, Rows, largest};
 use super::tile::{CHUNK, STAGES, Sums, add_product, piece};
 use super::winner::{Best, Tokens, first_of, index_of};
 use cuda_std::shared::dynamic_shared_mem;
@@ -352,9 +352,9 @@ impl Job {
                     cp_async::copy16(to, at, all, tile * TILE + 8 * p);
                 } else {
                     let row = Row::new(first, self.vocabulary);
-                    copy_vector(to, at, row, tile * (TILE / 8) + p);
+                    row.copy(to, at, tile * (TILE / 8) + p);
                     if !self.aligned & (p == 0) {
-                        copy_vector(to, at + TILE, row, tile * (TILE / 8) + TILE / 8);
+                        row.copy(to, at + TILE, (tile + 1) * (TILE / 8));
                     }
                 }
             }
@@ -491,63 +491,9 @@ impl Job {
     }
 }
 
-/// Starts the copy of a vector, or writes it element by element.
-///
-/// # Safety
-/// - Nobody uses its place.
-#[inline(always)]
-unsafe fn copy_vector(to: Shared<bf16>, at: u32, row: Row, vector: u32) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if row.is_whole(vector) {
-            row.copy(to, at, vector);
-        } else {
-            to.cast::<u32>()
-                .st4(at / 2, row.elements(row.element(vector)));
-        }
-    }
-}
-
 /// The first of a lane's columns, counted from its first, whose value this is.
 #[inline(always)]
 fn first_column(s: [u32; 4], value: f32) -> u32 {
     let at = first_of(s, value);
     at / 2 * 8 + at % 2
-}
-
-/// A row's start, found from an earlier row's without a division.
-#[derive(Clone, Copy)]
-struct RowWalk {
-    start: u64,
-    slot: u32,
-}
-
-impl RowWalk {
-    #[inline(always)]
-    fn new(rows: &Rows, row: u32) -> Self {
-        let slots = at_least_one(rows.slots);
-        let (request, slot) = (row / slots, row % slots);
-        Self {
-            start: u64::from(request) * rows.request_stride + u64::from(slot) * rows.slot_stride,
-            slot,
-        }
-    }
-
-    /// Goes `count` rows on.
-    #[inline(always)]
-    fn step(&mut self, rows: &Rows, count: u32) {
-        let slots = at_least_one(rows.slots);
-        let (requests, slot) = (count / slots, count % slots);
-        self.start = self.start.wrapping_add(
-            u64::from(requests) * rows.request_stride + u64::from(slot) * rows.slot_stride,
-        );
-        self.slot += slot;
-        if self.slot >= rows.slots {
-            self.slot -= rows.slots;
-            self.start = self
-                .start
-                .wrapping_add(rows.request_stride)
-                .wrapping_sub(u64::from(rows.slots) * rows.slot_stride);
-        }
-    }
 }

@@ -28,6 +28,43 @@ impl Rows {
     }
 }
 
+/// A row's start, found from an earlier row's without a division.
+#[derive(Clone, Copy)]
+pub(super) struct RowWalk {
+    pub(super) start: u64,
+    slot: u32,
+}
+
+impl RowWalk {
+    #[inline(always)]
+    pub(super) fn new(rows: &Rows, row: u32) -> Self {
+        let slots = at_least_one(rows.slots);
+        let (request, slot) = (row / slots, row % slots);
+        Self {
+            start: u64::from(request) * rows.request_stride + u64::from(slot) * rows.slot_stride,
+            slot,
+        }
+    }
+
+    /// Goes `count` rows on.
+    #[inline(always)]
+    pub(super) fn step(&mut self, rows: &Rows, count: u32) {
+        let slots = at_least_one(rows.slots);
+        let (requests, slot) = (count / slots, count % slots);
+        self.start = self.start.wrapping_add(
+            u64::from(requests) * rows.request_stride + u64::from(slot) * rows.slot_stride,
+        );
+        self.slot += slot;
+        if self.slot >= rows.slots {
+            self.slot -= rows.slots;
+            self.start = self
+                .start
+                .wrapping_add(rows.request_stride)
+                .wrapping_sub(u64::from(rows.slots) * rows.slot_stride);
+        }
+    }
+}
+
 /// One row.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
@@ -102,14 +139,21 @@ impl Row {
         ((1 << upto) - 1) & !((1 << from) - 1)
     }
 
-    /// Starts the copy of a vector that [is whole](Self::is_whole) to shared memory.
+    /// Starts the copy of a vector to shared memory; writes it there element by element if it is not whole.
     ///
     /// # Safety
     /// - As [`whole`](Self::whole), and as [`cp_async::copy16`].
     #[inline(always)]
     pub(super) unsafe fn copy(&self, to: Shared<bf16>, at: u32, vector: u32) {
         // SAFETY: the caller's contract.
-        unsafe { cp_async::copy16(to.cast(), at / 2, self.vectors, u64::from(vector) * 4) };
+        unsafe {
+            if self.is_whole(vector) {
+                cp_async::copy16(to.cast(), at / 2, self.vectors, u64::from(vector) * 4);
+            } else {
+                to.cast::<u32>()
+                    .st4(at / 2, self.elements(self.element(vector)));
+            }
+        }
     }
 
     /// Eight elements from this one on, read one by one; -inf for what is none of the row's.

@@ -1,16 +1,11 @@
-//! Candidates: the C largest base logits of each row, and a pass over them alone.
+//! The candidates of each row: its C largest base logits.
 //!
 //! ```text
-//! maxima   for each group of 64 logits of a row: its largest
-//! select   block = row:
-//!              floor = the C-th largest of the maxima               (lowest of all if there are fewer)
-//!              for each group whose maximum reaches the floor: count the logits that do
-//!              cut   = the C-th largest logit; free = C less the logits above it
-//!              for each such group, in order: write the ids of the logits above the cut, and of the first `free` equal to it
-//! score    block = 64 candidates of a row, 16 a warp:
-//!              bias = w2[id] . latent for all 16 at once             mma.sync, w2 straight from global memory
-//!              s    = bf16(base + bf16(bias))
-//!              key  = (best value, first candidate), the largest of the row's blocks; the last writes the token
+//! block = row:
+//!     floor = the C-th largest of the groups' maxima               (lowest of all if there are fewer groups)
+//!     for each group whose maximum reaches the floor: count the logits that do
+//!     cut   = the C-th largest logit; free = C less the logits above it
+//!     for each such group, in order: write the ids of the logits above the cut, and of the first `free` equal to it
 //! ```
 //!
 //! 1. At least C groups have a maximum that reaches the floor, so at least C logits do, and the C-th largest is
@@ -20,41 +15,21 @@
 //!    so equal logits cost no more than different ones. Nothing here is bounded by a list's length: any C, any ties.
 //! 3. The logits that reach the floor are few, and their heights are kept in shared memory for the search. Where they
 //!    are too many (masses of ties, a very large C) the search reads the groups again instead.
-//! 4. Logits are compared by height, 16 bits that order as the values do: -0 is 0, NaN is -inf.
-//! 5. A group is 128 bytes of memory, so that groups are read by whole vectors at any alignment of the row.
-//! 6. score multiplies 16 candidates with one latent in a tensor core tile whose columns are all the same. The tile wastes 7/8 of
-//!    itself, and costs nothing beside the reads of w2. A lane's 16-byte piece of a row serves two steps: both operands
-//!    permute the sum's terms alike.
 
-use super::row::{Row, Rows, largest};
-use super::winner::{Best, Tokens, begin_block, block_max, index_of, offer};
-use super::{MAX_PASSES, goes_on};
+use super::MAX_PASSES;
+use super::maxima::{GROUP, groups, height};
+use super::row::{Row, Rows};
+use super::winner::{Tokens, begin_block};
 use core::ptr::null_mut;
-use cuda_std::mma::mma_16x8x16;
 use cuda_std::shared::{dynamic_shared_mem, shared_array};
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::{Global, Shared, at_least_one, bf16, bf16x2, pdl, warp};
+use cuda_std::{Global, Shared, at_least_one, bf16, pdl, warp};
 
-/// Threads of [`xpress_maxima`].
-pub const MAXIMA_THREADS: u32 = 256;
 /// Threads of [`xpress_select`].
 pub const SELECT_THREADS: u32 = 512;
-/// Threads of [`xpress_score`].
-pub const SCORE_THREADS: u32 = 128;
-/// Candidates of a block of [`xpress_score`].
-pub const SCORE_PART: u32 = SCORE_THREADS / 2;
 
-/// Vectors of 8 logits in a group.
-const GROUP: u32 = 8;
-/// Vectors that a thread of [`xpress_maxima`] has in flight.
-const UNROLL: u32 = 4;
 /// Heights that [`xpress_select`] keeps in shared memory.
 const KEPT: u32 = 8192;
-
-/// Groups of a row of `width` logits at any alignment.
-pub const fn groups(width: u32) -> u32 {
-    (width + 7).div_ceil(8 * GROUP)
-}
 
 /// Bytes of shared memory of [`xpress_select`].
 pub const fn select_bytes(width: u32) -> u32 {
@@ -62,43 +37,15 @@ pub const fn select_bytes(width: u32) -> u32 {
 }
 
 kernels! {
-    /// The arguments of [`xpress_maxima`].
-    struct MaximaArgs {
-        /// Base logits of the first row.
-        base: *const bf16,
-        /// Elements from one request's rows to the next's.
-        request_stride: u64,
-        /// Elements from one row of a request to the next.
-        slot_stride: u64,
-        /// `[rows, groups]`, written.
-        maxima: *mut u16,
-        /// N * slots.
-        rows: u32,
-        /// Draft slots of a request.
-        slots: u32,
-        /// V.
-        width: u32,
-    }
-
-    /// The height of the largest logit of each group.
-    ///
-    /// # Safety
-    ///
-    /// - The grid is [`maxima_parts`] blocks a row.
-    /// - All pointers are valid for the lengths that [`MaximaArgs`] gives, and nothing else writes there during the launch.
-    kernel xpress_maxima(threads = MAXIMA_THREADS) = find_maxima;
-}
-
-kernels! {
     /// The arguments of [`xpress_select`].
     struct SelectArgs {
-        /// As in [`MaximaArgs`].
+        /// As for `xpress_maxima`.
         base: *const bf16,
         /// Elements from one request's rows to the next's.
         request_stride: u64,
         /// Elements from one row of a request to the next.
         slot_stride: u64,
-        /// `[rows, groups]`: what [`xpress_maxima`] found in the same logits.
+        /// `[rows, groups]`: what `xpress_maxima` found in the same logits.
         maxima: *const u16,
         /// `[rows, C]`, written: the candidates' ids.
         ids: *mut i32,
@@ -132,105 +79,6 @@ kernels! {
     /// - The grid is a block a row; the shared memory is [`select_bytes`].
     /// - All pointers are valid for the lengths that [`SelectArgs`] gives, and nothing else writes there during the launch.
     kernel xpress_select(threads = SELECT_THREADS) = select;
-}
-
-kernels! {
-    /// The arguments of [`xpress_score`].
-    struct ScoreArgs {
-        /// `[rows, R]`, 16-byte aligned.
-        latents: *const bf16,
-        /// `[V, R]`, 16-byte aligned.
-        w2: *const bf16,
-        /// `[rows, C]`: ids; one that is not of the vocabulary has a bias of 0.
-        ids: *const i32,
-        /// `[rows, C]`: their base logits.
-        logits: *const bf16,
-        /// `[N, slots + 1]`, slots 1.. written.
-        blocks: *mut i64,
-        /// `[rows]`, written: the draft slots alone; null to leave it out.
-        drafts: *mut i64,
-        /// `[rows]`, all zero.
-        keys: *mut u64,
-        /// `[rows]`, all zero.
-        arrived: *mut u32,
-        /// The flag of the pass before; null for the first.
-        flag: *const u32,
-        /// This pass's flag, set if a token changes; null to leave it out.
-        changed: *mut u32,
-        /// N * slots.
-        rows: u32,
-        /// Draft slots of a request.
-        slots: u32,
-        /// R, a multiple of 16.
-        rank: u32,
-        /// V.
-        vocabulary: u32,
-        /// C, at least 1.
-        count: u32,
-        /// Candidates of a block, a multiple of [`SCORE_PART`].
-        part: u32,
-    }
-
-    /// A pass over candidates: `blocks[n, 1 + b] = ids[c]` for the first candidate c with the largest
-    /// `bf16(logits[c] + bf16(w2[ids[c]] . latents[n, b]))`; candidate 0 if all are -inf, NaN never wins.
-    ///
-    /// # Safety
-    ///
-    /// - The grid is `ceil(C / part)` blocks a row.
-    /// - All pointers are valid for the lengths that [`ScoreArgs`] gives, and nothing else writes there during the launch.
-    kernel xpress_score(threads = SCORE_THREADS) = score;
-}
-
-/// Blocks of [`xpress_maxima`] for a row.
-pub const fn maxima_parts(width: u32) -> u32 {
-    (width + 7).div_ceil(8).div_ceil(MAXIMA_THREADS * UNROLL)
-}
-
-/// # Safety
-///
-/// - As the kernel.
-#[inline(always)]
-unsafe fn find_maxima(args: MaximaArgs) {
-    let MaximaArgs {
-        rows,
-        slots,
-        width,
-        request_stride,
-        slot_stride,
-        ..
-    } = args;
-    let parts = at_least_one(maxima_parts(width));
-    let (row, part) = (block_idx_x() / parts, block_idx_x() % parts);
-    pdl::launch_dependents();
-    pdl::wait();
-    let groups = groups(width);
-    let out = Global::new(args.maxima, u64::from(rows) * u64::from(groups));
-    let out = out.slice(u64::from(row) * u64::from(groups), groups);
-    let row = Rows {
-        first: args.base,
-        request_stride,
-        slot_stride,
-        slots,
-        width,
-    }
-    .get(row);
-    let first = part * MAXIMA_THREADS * UNROLL + thread_idx_x();
-    let mut words = [[0; 4]; UNROLL as usize];
-    // SAFETY: the kernel's contract; a group's first lane writes its element.
-    unsafe {
-        each!(I in 0 1 2 3 { words[I] = row.whole(first + I as u32 * MAXIMA_THREADS, row.count()) });
-        each!(I in 0 1 2 3 {
-            let vector = first + I as u32 * MAXIMA_THREADS;
-            if (vector < row.count()) & !row.is_whole(vector) {
-                words[I] = row.elements(row.element(vector));
-            }
-            let mut most = u32::from(height(largest(words[I]).to_bits() >> 16));
-            each!(S in 0 1 2 { most = most.max(warp::shuffle_xor(most, 1 << S)) });
-            if (vector % GROUP == 0) & (vector / GROUP < groups) {
-                out.st(vector / GROUP, most as u16);
-            }
-        });
-    }
 }
 
 /// # Safety
@@ -293,14 +141,6 @@ unsafe fn select(args: SelectArgs) {
             Global::new(args.changed, MAX_PASSES).st(thread, 0);
         }
     }
-}
-
-/// 16 bits that order as logits do: -0 is 0, NaN is -inf.
-#[inline(always)]
-fn height(bits: u32) -> u16 {
-    let number = if bits & 0x7fff > 0x7f80 { 0xff80 } else { bits };
-    let number = if number == 0x8000 { 0 } else { number };
-    (number ^ if number & 0x8000 != 0 { 0xffff } else { 0x8000 }) as u16
 }
 
 /// The height of the i-th of a vector's elements.
@@ -654,138 +494,4 @@ fn warp_scan(own: u32) -> u32 {
         sum += if lane >= 1 << S { other } else { 0 };
     });
     sum
-}
-
-/// # Safety
-///
-/// - As the kernel.
-#[inline(always)]
-unsafe fn score(args: ScoreArgs) {
-    let ScoreArgs {
-        rows,
-        slots,
-        rank,
-        vocabulary,
-        count,
-        part,
-        ..
-    } = args;
-    let parts = count.div_ceil(at_least_one(part).get());
-    let (row, index) = (
-        block_idx_x() / at_least_one(parts),
-        block_idx_x() % at_least_one(parts),
-    );
-    let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
-    pdl::launch_dependents();
-    pdl::wait();
-    // SAFETY: the kernel's contract.
-    unsafe {
-        if !goes_on(args.flag) {
-            return;
-        }
-        let (out, of_row) = (
-            u64::from(rows) * u64::from(count),
-            u64::from(row) * u64::from(count),
-        );
-        let r = u64::from(rank);
-        let scores = Scores {
-            latent: Global::new(args.latents, u64::from(rows) * r)
-                .slice(u64::from(row) * r, r)
-                .cast(),
-            w2: Global::new(args.w2, u64::from(vocabulary) * r).cast(),
-            ids: Global::new(args.ids, out).slice(of_row, count),
-            logits: Global::new(args.logits, out).slice(of_row, count),
-            rank,
-            vocabulary,
-            count,
-        };
-        let mut best = Best::none();
-        let mut first = index * part + warp * 16;
-        while first < (index + 1) * part {
-            scores.compare(first, lane, &mut best);
-            first += SCORE_PART;
-        }
-        let keys = shared_array![xpress_score_keys: [u64; (SCORE_THREADS / 32) as usize]];
-        let key = block_max::<{ SCORE_THREADS / 32 }>(keys, best.key());
-        if thread_idx_x() == 0
-            && let Some(key) = offer(
-                Global::new(args.keys, rows),
-                Global::new(args.arrived, rows),
-                row,
-                parts,
-                key,
-            )
-        {
-            let token = scores.ids.ld_nc(index_of(key));
-            Tokens::new(args.blocks, args.drafts, args.changed, rows, slots)
-                .write(row, i64::from(token));
-        }
-    }
-}
-
-/// A row's candidates.
-struct Scores {
-    /// Pairs of values, as is `w2`.
-    latent: Global<u32>,
-    w2: Global<u32>,
-    ids: Global<i32>,
-    logits: Global<bf16>,
-    rank: u32,
-    vocabulary: u32,
-    count: u32,
-}
-
-impl Scores {
-    /// Compares candidates `first..first + 16`: this lane's are `first + lane / 4` and the eighth after it.
-    ///
-    /// # Safety
-    /// - The contract of [`xpress_score`]; the whole warp calls it.
-    #[inline(always)]
-    unsafe fn compare(&self, first: u32, lane: u32, best: &mut Best) {
-        let (own, place) = (first + lane / 4, lane % 4);
-        // SAFETY: the caller's contract; what is not known is not read.
-        unsafe {
-            let row_of = |candidate: u32| {
-                let id = self.ids.ld_nc_if(candidate, candidate < self.count, -1) as u32;
-                (id < self.vocabulary, u64::from(id) * u64::from(self.rank))
-            };
-            let logit = |candidate: u32| {
-                let none = bf16::NEG_INFINITY;
-                u32::from(
-                    self.logits
-                        .ld_nc_if(candidate, candidate < self.count, none)
-                        .to_bits(),
-                )
-            };
-            let (low, high) = (row_of(own), row_of(own + 8));
-            let base = logit(own) | logit(own + 8) << 16;
-            let mut sums = [[0.0; 4]; 2];
-            let mut k = 0;
-            // Eight pieces of 32 columns in flight: all of them up to rank 256.
-            while k < self.rank {
-                let (mut a, mut b, mut x) = ([[0; 4]; 8], [[0; 4]; 8], [[0; 4]; 8]);
-                each!(I in 0 1 2 3 4 5 6 7 {
-                    let k = k + 32 * I as u32 + 8 * place;
-                    let inside = k < self.rank;
-                    a[I] = self.w2.ld4_nc_if((low.1 + u64::from(k)) / 2, inside & low.0, 0);
-                    b[I] = self.w2.ld4_nc_if((high.1 + u64::from(k)) / 2, inside & high.0, 0);
-                });
-                each!(I in 0 1 2 3 4 5 6 7 {
-                    let k = k + 32 * I as u32 + 8 * place;
-                    x[I] = self.latent.ld4_nc_if(k / 2, k < self.rank, 0);
-                });
-                each!(I in 0 1 2 3 4 5 6 7 {
-                    let (a, b, x) = (a[I], b[I], x[I]);
-                    sums[0] = mma_16x8x16([a[0], b[0], a[1], b[1]], [x[0], x[1]], sums[0]);
-                    sums[1] = mma_16x8x16([a[2], b[2], a[3], b[3]], [x[2], x[3]], sums[1]);
-                });
-                k += 256;
-            }
-            // All columns are alike: the first has the biases of this lane's candidates.
-            let bias = bf16x2::pack(sums[0][0] + sums[1][0], sums[0][2] + sums[1][2]);
-            let s = bf16x2::add(base, bias);
-            best.offer(bf16x2::low(s), own);
-            best.offer(bf16x2::high(s), own + 8);
-        }
-    }
 }

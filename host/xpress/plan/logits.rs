@@ -1,0 +1,297 @@
+//! The stages that read logits: start, candidates, readout, and the argmaxes on given buffers.
+
+use std::ptr::null_mut;
+
+use specdraft_kernels::xpress::ROW_BLOCKS;
+use specdraft_kernels::xpress::argmax::{self, AddArgs, StartArgs, TopcArgs};
+use specdraft_kernels::xpress::maxima::{self, MaximaArgs};
+use specdraft_kernels::xpress::readout::{self, ReadoutArgs};
+use specdraft_kernels::xpress::score::{self, ScoreArgs};
+use specdraft_kernels::xpress::topc::{self, SelectArgs};
+
+use super::{BlockLayout, Call, Enqueue, Launch, Plan, Sizes, Step, View, pointer, pointer_mut};
+use crate::error::Result;
+
+/// Where a pass's tokens go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    /// `[N, B]`
+    pub(crate) blocks: u64,
+    /// `[N, B-1]`, or 0.
+    pub(crate) drafts: u64,
+    /// The flag of the pass before, or 0.
+    pub(crate) flag: u64,
+    /// The pass's own flag, or 0.
+    pub(crate) changed: u64,
+}
+
+impl Plan {
+    /// The readout of latents over the whole vocabulary.
+    pub(crate) fn readout(
+        &self,
+        base: View,
+        latents: u64,
+        out: Out,
+        to: &mut dyn Enqueue,
+    ) -> Result<()> {
+        let Sizes { v, r, b, .. } = self.sizes;
+        let (base, rows) = (base.draft_rows(b - 1), base.rows(b - 1));
+        let kernel = self.readout_kernel(rows);
+        let row_blocks = rows.div_ceil(ROW_BLOCKS[kernel]);
+        let resident = self.gpu.multiprocessors * self.gpu.readout_blocks[kernel];
+        // As many blocks a row block as run at the same time, but none without work.
+        let shares = (resident / row_blocks).clamp(1, v.div_ceil(readout::TILE));
+        to.enqueue(&Launch {
+            call: Call::Readout(
+                kernel,
+                ReadoutArgs {
+                    latents: pointer(latents),
+                    w2: pointer(self.weights.w2),
+                    base: pointer(base.address),
+                    request_stride: base.layout.request_stride as u64,
+                    slot_stride: base.layout.slot_stride as u64,
+                    blocks: pointer_mut(out.blocks),
+                    drafts: pointer_mut(out.drafts),
+                    keys: pointer_mut(self.scratch.keys),
+                    arrived: pointer_mut(self.scratch.arrived),
+                    flag: pointer(out.flag),
+                    changed: pointer_mut(out.changed),
+                    rows,
+                    slots: b - 1,
+                    rank: r,
+                    vocabulary: v,
+                    aligned: base.is_aligned().into(),
+                },
+            ),
+            grid: [row_blocks * shares, 1, 1],
+            threads: readout::THREADS,
+            shared_bytes: readout::bytes(ROW_BLOCKS[kernel], r),
+        })
+    }
+
+    /// The readout kernel for so many rows, as an index into [`ROW_BLOCKS`]: the smallest that takes them all, or else the largest.
+    pub(crate) fn readout_kernel(&self, rows: u32) -> usize {
+        let fits = |i: &usize| self.gpu.readout_blocks[*i] > 0;
+        let all = || (0..ROW_BLOCKS.len()).filter(fits);
+        all()
+            .find(|&i| ROW_BLOCKS[i] >= rows)
+            .or_else(|| all().last())
+            .unwrap_or(0)
+    }
+
+    /// The candidates of each row, to `(ids, logits)`; `begin` is where a step's anchors are and its drafts go, for a step that begins with
+    /// the largest logits.
+    pub(crate) fn select(
+        &self,
+        base: View,
+        count: usize,
+        (ids, logits): (u64, u64),
+        begin: Option<(u64, u64)>,
+        to: &mut dyn Enqueue,
+    ) -> Result<()> {
+        let Sizes { v, b, .. } = self.sizes;
+        let (base, rows) = (base.draft_rows(b - 1), base.rows(b - 1));
+        let (request_stride, slot_stride) = (
+            base.layout.request_stride as u64,
+            base.layout.slot_stride as u64,
+        );
+        to.enqueue(&Launch {
+            call: Call::Maxima(MaximaArgs {
+                base: pointer(base.address),
+                request_stride,
+                slot_stride,
+                maxima: pointer_mut(self.scratch.maxima),
+                rows,
+                slots: b - 1,
+                width: v,
+            }),
+            grid: [rows * maxima::parts(v), 1, 1],
+            threads: maxima::THREADS,
+            shared_bytes: 0,
+        })?;
+        let (anchors, drafts) = begin.unwrap_or_default();
+        to.enqueue(&Launch {
+            call: Call::Select(SelectArgs {
+                base: pointer(base.address),
+                request_stride,
+                slot_stride,
+                maxima: pointer(self.scratch.maxima),
+                ids: pointer_mut(ids),
+                logits: pointer_mut(logits),
+                anchors: pointer(anchors),
+                blocks: if begin.is_some() {
+                    pointer_mut(self.scratch.blocks)
+                } else {
+                    null_mut()
+                },
+                drafts: pointer_mut(drafts),
+                changed: pointer_mut(self.scratch.changed),
+                rows,
+                slots: b - 1,
+                width: v,
+                count: count as u32,
+            }),
+            grid: [rows, 1, 1],
+            threads: topc::SELECT_THREADS,
+            shared_bytes: topc::select_bytes(v),
+        })
+    }
+
+    /// `bf16(base + bias)`'s argmax, to slots 1.. of `blocks`. Keys and counters are one a row, all zero.
+    pub(crate) fn add_argmax(
+        &self,
+        base: View,
+        bias: View,
+        blocks: u64,
+        (keys, arrived): (u64, u64),
+        to: &mut dyn Enqueue,
+    ) -> Result<()> {
+        let BlockLayout {
+            requests,
+            slots,
+            width,
+            ..
+        } = base.layout;
+        let rows = (requests * slots) as u32;
+        let (parts, part) = self.parts(rows, width as u32);
+        to.enqueue(&Launch {
+            call: Call::AddArgmax(AddArgs {
+                base: pointer(base.address),
+                base_request_stride: base.layout.request_stride as u64,
+                base_slot_stride: base.layout.slot_stride as u64,
+                bias: pointer(bias.address),
+                bias_request_stride: bias.layout.request_stride as u64,
+                bias_slot_stride: bias.layout.slot_stride as u64,
+                blocks: pointer_mut(blocks),
+                keys: pointer_mut(keys),
+                arrived: pointer_mut(arrived),
+                rows,
+                slots: slots as u32,
+                width: width as u32,
+                parts,
+                part,
+            }),
+            grid: [rows * parts, 1, 1],
+            threads: argmax::THREADS,
+            shared_bytes: 0,
+        })
+    }
+
+    /// `bf16(base + bias)`'s argmax over candidates, its id to slots 1.. of `blocks`.
+    pub(crate) fn topc_argmax(
+        &self,
+        base: View,
+        bias: View,
+        candidates: u64,
+        blocks: u64,
+        to: &mut dyn Enqueue,
+    ) -> Result<()> {
+        let BlockLayout {
+            requests,
+            slots,
+            width,
+            ..
+        } = base.layout;
+        let rows = (requests * slots) as u32;
+        to.enqueue(&Launch {
+            call: Call::TopcArgmax(TopcArgs {
+                base: pointer(base.address),
+                base_request_stride: base.layout.request_stride as u64,
+                base_slot_stride: base.layout.slot_stride as u64,
+                bias: pointer(bias.address),
+                bias_request_stride: bias.layout.request_stride as u64,
+                bias_slot_stride: bias.layout.slot_stride as u64,
+                candidates: pointer(candidates),
+                blocks: pointer_mut(blocks),
+                rows,
+                slots: slots as u32,
+                width: width as u32,
+            }),
+            grid: [rows.div_ceil(argmax::TOPC_ROWS), 1, 1],
+            threads: 32 * argmax::TOPC_ROWS,
+            shared_bytes: 0,
+        })
+    }
+
+    /// The blocks of a step before its first pass.
+    pub(super) fn start(&self, step: &Step, to: &mut dyn Enqueue) -> Result<()> {
+        let Sizes { v, b, .. } = self.sizes;
+        let (base, rows) = (step.base.draft_rows(b - 1), step.base.rows(b - 1));
+        let (parts, part) = if step.seeds == 0 {
+            self.parts(rows, v)
+        } else {
+            (1, 0)
+        };
+        to.enqueue(&Launch {
+            call: Call::Start(StartArgs {
+                base: pointer(base.address),
+                request_stride: base.layout.request_stride as u64,
+                slot_stride: base.layout.slot_stride as u64,
+                anchors: pointer(step.anchors),
+                seeds: pointer(step.seeds),
+                blocks: pointer_mut(self.scratch.blocks),
+                drafts: pointer_mut(step.drafts),
+                changed: pointer_mut(self.scratch.changed),
+                keys: pointer_mut(self.scratch.keys),
+                arrived: pointer_mut(self.scratch.arrived),
+                rows,
+                slots: b - 1,
+                width: v,
+                parts,
+                part,
+            }),
+            grid: [rows * parts, 1, 1],
+            threads: argmax::THREADS,
+            shared_bytes: 0,
+        })
+    }
+
+    pub(super) fn score(
+        &self,
+        requests: usize,
+        count: usize,
+        (ids, logits): (u64, u64),
+        latents: u64,
+        out: Out,
+        to: &mut dyn Enqueue,
+    ) -> Result<()> {
+        let Sizes { v, r, b, .. } = self.sizes;
+        let (rows, count) = (requests as u32 * (b - 1), count as u32);
+        // The smallest parts, unless that makes far more blocks than run at the same time.
+        let most = count.div_ceil(score::PART);
+        let blocks = u64::from(rows) * u64::from(most);
+        let share = (blocks / (16 * u64::from(self.gpu.multiprocessors))).clamp(1, u64::from(most));
+        let part = score::PART * share as u32;
+        to.enqueue(&Launch {
+            call: Call::Score(ScoreArgs {
+                latents: pointer(latents),
+                w2: pointer(self.weights.w2),
+                ids: pointer(ids),
+                logits: pointer(logits),
+                blocks: pointer_mut(out.blocks),
+                drafts: pointer_mut(out.drafts),
+                keys: pointer_mut(self.scratch.keys),
+                arrived: pointer_mut(self.scratch.arrived),
+                flag: pointer(out.flag),
+                changed: pointer_mut(out.changed),
+                rows,
+                slots: b - 1,
+                rank: r,
+                vocabulary: v,
+                count,
+                part,
+            }),
+            grid: [rows * count.div_ceil(part), 1, 1],
+            threads: score::THREADS,
+            shared_bytes: 0,
+        })
+    }
+
+    /// How many blocks share a row of logits, and how many logits each of them takes: enough blocks for four rounds of all that
+    /// run at the same time, as far as rows are that long.
+    fn parts(&self, rows: u32, width: u32) -> (u32, u32) {
+        let wanted = (32 * self.gpu.multiprocessors).div_ceil(rows.max(1));
+        let part = width.div_ceil(wanted).next_multiple_of(argmax::ROUND);
+        (width.div_ceil(part), part)
+    }
+}

@@ -1,0 +1,114 @@
+//! The memory that calls work with.
+
+use specdraft_kernels::xpress::MAX_PASSES;
+use specdraft_kernels::xpress::hidden;
+use specdraft_kernels::xpress::maxima;
+use specdraft_kernels::xpress::tile::side;
+
+use super::Gpu;
+use crate::xpress::{XpressConfig, XpressLimits};
+
+/// Addresses of the arrays that a call works with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scratch {
+    /// All zero between calls.
+    pub(crate) keys: u64,
+    /// All zero between calls.
+    pub(crate) arrived: u64,
+    pub(crate) changed: u64,
+    pub(crate) mean: u64,
+    pub(crate) projected: u64,
+    pub(crate) partial: u64,
+    pub(crate) xh: u64,
+    pub(crate) u: u64,
+    pub(crate) mixed: u64,
+    pub(crate) units: u64,
+    pub(crate) latents: u64,
+    pub(crate) blocks: u64,
+    pub(crate) maxima: u64,
+    pub(crate) ids: u64,
+    pub(crate) logits: u64,
+}
+
+impl Scratch {
+    /// Bytes of each array, in the order of the fields. The first two have to be zero before the first call.
+    pub(crate) fn bytes(config: &XpressConfig, limits: &XpressLimits, gpu: &Gpu) -> [u64; 15] {
+        let XpressConfig {
+            vocab_size,
+            hidden_size,
+            rank,
+            mlp_hidden,
+            block_size,
+            ..
+        } = *config;
+        let [v, d, r, h, b] =
+            [vocab_size, hidden_size, rank, mlp_hidden, block_size].map(|size| size as u64);
+        let (n, c) = (
+            limits.max_num_reqs as u64,
+            limits.max_topc.min(vocab_size) as u64,
+        );
+        let rows = n * (b - 1);
+        let [x, y] = hidden::project_tiles(n as u32, b as u32, r as u32, side(1)).map(u64::from);
+        let partial = 2 * u64::from(gpu.multiprocessors) * u64::from(side(2)).pow(2);
+        let groups = if c == 0 {
+            0
+        } else {
+            rows * u64::from(maxima::groups(v as u32))
+        };
+        [
+            8 * rows,
+            4 * rows.max(x * y),
+            4 * u64::from(MAX_PASSES),
+            2 * n * d,
+            2 * (n * b + n) * r,
+            4 * partial,
+            2 * n * b * r,
+            4 * rows * r,
+            2 * rows * r,
+            2 * rows * h,
+            2 * rows * r,
+            8 * n * b,
+            2 * groups,
+            4 * rows * c,
+            2 * rows * c,
+        ]
+    }
+
+    /// Arrays at these addresses.
+    pub(crate) fn at(addresses: [u64; 15]) -> Self {
+        let [
+            keys,
+            arrived,
+            changed,
+            mean,
+            projected,
+            partial,
+            xh,
+            u,
+            mixed,
+            units,
+            latents,
+            blocks,
+            maxima,
+            ids,
+            logits,
+        ] = addresses;
+        Self {
+            keys,
+            arrived,
+            changed,
+            mean,
+            projected,
+            partial,
+            xh,
+            u,
+            mixed,
+            units,
+            latents,
+            blocks,
+            maxima,
+            ids,
+            logits,
+        }
+    }
+}
