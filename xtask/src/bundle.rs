@@ -14,6 +14,17 @@ use crate::{build_ptx, workspace};
 /// Unpacks, runs every GPU test with every PTX that the GPU takes, and says how many runs failed.
 const RUN: &str = include_str!("../bundle-run.sh");
 
+/// What is built, and how the executables' names start in the bundle. The fuzzer is no release build: its arithmetic
+/// would wrap, where this one reports the kernel.
+#[rustfmt::skip]
+const BUILDS: [(&str, &[&str]); 5] = [
+    ("test-", &["test", "--no-run", "--tests", "--package", "specdraft", "--features", "cuda"]),
+    ("test-", &["test", "--no-run", "--test", "gpu_*", "--package", "specdraft-cli"]),
+    ("bench-", &["bench", "--no-run", "--benches", "--package", "specdraft", "--features", "cuda"]),
+    ("", &["build", "--release", "--package", "specdraft-cli"]),
+    ("", &["build", "--package", "specdraft-test-support", "--features", "emulator,cuda", "--bin", "specdraft-fuzz"]),
+];
+
 /// Machines that take the bundle over a slow line set the limit.
 const MAX_BYTES: u64 = 60_000_000;
 
@@ -25,46 +36,11 @@ pub(crate) fn run() -> Result<()> {
     let bin = folder.join("bin");
     fs::create_dir_all(&bin)?;
 
-    let cuda = ["--package", "specdraft", "--features", "cuda"];
-    let tests = executables(&[&["test", "--no-run", "--tests"], &cuda[..]].concat())?;
-    let program_tests = [
-        "test",
-        "--no-run",
-        "--package",
-        "specdraft-cli",
-        "--test",
-        "gpu_*",
-    ];
-    let program_tests = executables(&program_tests)?;
-    let benches = executables(&[&["bench", "--no-run", "--benches"], &cuda[..]].concat())?;
-    let program = executables(&["build", "--release", "--package", "specdraft-cli"])?;
-    let xtask = executables(&["build", "--release", "--package", "xtask"])?;
-    let fuzzer = executables(&[
-        "build",
-        "--package",
-        "specdraft-test-support",
-        "--features",
-        "emulator,cuda",
-        "--bin",
-        "specdraft-fuzz",
-    ])?;
-    for (kind, built) in [
-        ("test", tests),
-        ("test", program_tests),
-        ("bench", benches),
-        ("program", program),
-        ("program", xtask),
-        ("program", fuzzer),
-    ] {
-        for (name, executable) in built {
-            let to = match kind {
-                "program" => bin.join(name),
-                _ => bin.join(format!("{kind}-{name}")),
-            };
-            strip(&executable, &to)?;
+    for (prefix, arguments) in BUILDS {
+        for (name, executable) in executables(arguments)? {
+            strip(&executable, &bin.join(format!("{prefix}{name}")))?;
         }
     }
-
     for codegen in [Codegen::Nvvm, Codegen::Llvm] {
         build_ptx::write_to(&folder.join("ptx").join(codegen.name()), codegen)?;
     }
