@@ -17,7 +17,7 @@ pub unsafe fn nothing() {}
 pub unsafe fn ballots() {
     let mut all = 0;
     for i in 0..32 {
-        all ^= warp::ballot((thread_idx_x() + i) % 3 == 0);
+        all ^= warp::ballot((thread_idx_x() + i).is_multiple_of(3));
     }
     core::hint::black_box(all);
 }

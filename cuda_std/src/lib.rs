@@ -1,25 +1,4 @@
-//! What the kernels are written against: on `nvptx64` the GPU's instructions, elsewhere an emulator that runs the
-//! same source and checks it.
-//!
-//! # Building a device crate
-//!
-//! A kernel's source needs no `cfg` and no `feature`. What the builder passes instead:
-//!
-//! | to | flags |
-//! |---|---|
-//! | every crate (`CARGO_ENCODED_RUSTFLAGS`) | `-Ctarget-cpu=sm_80` or `sm_90a`, `-Zmir-enable-passes=-JumpThreading`, `--cfg=cuda_arch="80"` or `"90a"` |
-//! | the device crate (after `cargo rustc … --`) | `-Zcrate-attr=feature(abi_ptx,asm_experimental_arch)`, `-Zno-link`, `--emit=asm` or `llvm-ir` |
-//!
-//! JumpThreading has to be off everywhere, also here and in `core`: it copies barriers and collectives into the
-//! branches of a per-lane `if`, and inlined functions bring their optimised MIR along.
-//!
-//! Assembly comments in the PTX ask the builder for what rustc cannot say:
-//!
-//! | comment | meaning |
-//! |---|---|
-//! | `//cuda_std launch_bounds T M` inside an entry | `.maxntid T, 1, 1` after its parameter list; `.minnctapersm M` unless M is 0 |
-//! | `//cuda_std shared NAME BYTES ALIGN` | `.shared .align ALIGN .b8 NAME[BYTES];` at module level, once a name |
-//! | `//cuda_std dynamic_shared ALIGN` | `.extern .shared .align ALIGN .b8 cuda_std_dynamic_shared[];` at module level, once |
+#![doc = include_str!("../README.md")]
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",

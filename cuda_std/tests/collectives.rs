@@ -312,7 +312,7 @@ fn barriers_with_predicates() {
 #[kernel]
 pub unsafe fn some_lanes_end(output: *mut u32) {
     let lane = warp::lane_id();
-    if lane % 3 == 0 {
+    if lane.is_multiple_of(3) {
         return;
     }
     let ballot = warp::ballot(lane > 15);

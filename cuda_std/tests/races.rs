@@ -152,7 +152,11 @@ pub unsafe fn masked(broken: u32) {
         x.st(t, t); // masked: write
         warp::sync_warp(half);
         // Transitively: the halves' neighbours.
-        warp::sync_warp(if t % 16 == 0 { 0x0001_0001 } else { 1 << t });
+        warp::sync_warp(if t.is_multiple_of(16) {
+            0x0001_0001
+        } else {
+            1 << t
+        });
         warp::sync_warp(half);
         if broken == 0 {
             x.ld(t ^ 1);

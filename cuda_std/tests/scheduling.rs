@@ -35,7 +35,7 @@ pub unsafe fn some_leave(broken: u32) {
 /// - None.
 #[kernel]
 pub unsafe fn two_barriers(broken: u32) {
-    if broken == 0 || thread_idx_x() % 2 == 0 {
+    if broken == 0 || thread_idx_x().is_multiple_of(2) {
         sync_threads(); // two barriers: first
     } else {
         sync_threads(); // two barriers: second

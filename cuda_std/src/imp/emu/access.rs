@@ -3,8 +3,9 @@
 use super::context::Thread;
 use super::error::{ErrorKind, Fault, Site};
 use super::order::Ordering;
+use super::place::Place;
 use super::region::Region;
-use super::shadow::{Conflict, Place};
+use super::shadow::Conflict;
 use std::panic::Location;
 
 /// What an access does.
@@ -117,7 +118,7 @@ impl Access {
     ) -> Option<Box<Fault>> {
         let cells = region.cells();
         let bytes = if size < 4 {
-            (1 << size) - 1 << (at & 3)
+            ((1 << size) - 1) << (at & 3)
         } else {
             15
         };

@@ -124,7 +124,8 @@ fn check(
         }
     } else {
         let full = block.threads.len() as u32;
-        if operation == Operation::Partial && (threads == 0 || threads % 32 != 0 || threads > full)
+        if operation == Operation::Partial
+            && (threads == 0 || !threads.is_multiple_of(32) || threads > full)
         {
             let message = format!(
                 "sync_threads_partial for {threads} threads: a multiple of 32 up to the block's {full}"

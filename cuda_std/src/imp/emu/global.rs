@@ -150,12 +150,11 @@ pub(crate) unsafe fn ld_if<T: Scalar>(
     condition: bool,
     default: T,
 ) -> T {
-    // SAFETY: the caller keeps the contract.
-    if condition {
-        unsafe { ld(view, i) }
-    } else {
-        default
+    if !condition {
+        return default;
     }
+    // SAFETY: the caller keeps the contract.
+    unsafe { ld(view, i) }
 }
 
 #[inline]
@@ -178,12 +177,11 @@ pub(crate) unsafe fn ld_nc_if<T: Scalar>(
     condition: bool,
     default: T,
 ) -> T {
-    // SAFETY: the caller keeps the contract.
-    if condition {
-        unsafe { ld_nc(view, i) }
-    } else {
-        default
+    if !condition {
+        return default;
     }
+    // SAFETY: the caller keeps the contract.
+    unsafe { ld_nc(view, i) }
 }
 
 #[inline]
@@ -230,12 +228,11 @@ pub(crate) unsafe fn ld4_nc_if<T: WordScalar>(
     condition: bool,
     default: T,
 ) -> [T; 4] {
-    // SAFETY: the caller keeps the contract.
-    if condition {
-        unsafe { ld4_nc(view, i) }
-    } else {
-        [default; 4]
+    if !condition {
+        return [default; 4];
     }
+    // SAFETY: the caller keeps the contract.
+    unsafe { ld4_nc(view, i) }
 }
 
 #[inline]

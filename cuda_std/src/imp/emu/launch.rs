@@ -334,7 +334,7 @@ impl Random {
 
     /// A number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
     /// The numbers below `n` in a random order.

@@ -1,8 +1,45 @@
 //! The body everywhere but on the GPU: an emulator.
+//!
+//! How it fits together: `launch` makes a `Launch` and runs waves of blocks (`scheduler`, `turns`, `block`); kernel code finds its
+//! thread by `context::current`; every access to memory goes through `access`, which asks `shadow` who was there before and `order`
+//! whether that is ordered before; errors are `error::Fault`s that end the launch.
+//!
+//! # To add an operation of a warp's lanes
+//!
+//! ```text
+//! collective(name!("mma_m16n8k16"), u32::MAX, input, Location::caller(), |thread, lanes, outputs| {
+//!     // runs once, when the last lane has come: lanes.get(lane) is a lane's input,
+//!     outputs.set(lane, …) // for every lane of lanes.mask()
+//! })
+//! ```
+//!
+//! Input and output are any `Copy` types, of any size: they stay on the lanes' stacks. The name tells operations apart, so two with
+//! different types need different names. If it orders memory, the body calls `order::meet_lanes`. A body may report a fault; it must
+//! not touch memory.
+//!
+//! # To add an operation on memory
+//!
+//! Build an [`access::Access`]: the `Kind` (plain, read-only, atomic; reads or writes), whether it needs a value that was written, its
+//! ordering, and the caller's location (every function between the kernel and here is `#[track_caller]`). Then let the view do it:
+//! `view.access::<T, R>(i, count, access, |ptr| …)`, with up to 16 aligned bytes at a time. The closure does the access itself and
+//! must neither suspend nor fault.
+//!
+//! # To add something to wait at (mbarriers, clusters)
+//!
+//! - Waiting: `thread.block_on("waits at …", location)` until another thread calls `block.wake(warp, lanes)`. What is never woken is
+//!   reported as a deadlock, with that text.
+//! - Ordering: whoever arrives leaves `order::snapshot(thread)` in the object, joined to what is there; whoever waits takes it
+//!   by `order::acquire(thread, &knowledge)`.
+//! - State goes into `Block` (made in `block.rs`, made new again there for the next block) or `Thread`.
+//! - Blocks of a cluster are always resident together: `scheduler` starts and runs them as one.
+//!
+//! Nothing that has to be dropped may live on a coroutine's stack across `suspend`, `block_on`, `step` or a fault: when a launch fails
+//! the stacks are simply forgotten. That goes for guards of locks and cells above all.
 
 mod access;
 mod barrier;
 pub(crate) mod bf16x2;
+mod block;
 mod buffer;
 mod collective;
 mod context;
@@ -10,16 +47,19 @@ pub(crate) mod cp_async;
 mod error;
 pub(crate) mod global;
 mod launch;
+mod lists;
 pub(crate) mod macros;
 pub(crate) mod math;
 pub(crate) mod mma;
 mod order;
+mod place;
 mod region;
 pub(crate) mod scalar;
 mod scheduler;
 mod shadow;
 pub(crate) mod shared;
 mod stack;
+mod turns;
 mod warp;
 
 /// Runs kernels on this machine, and checks them.

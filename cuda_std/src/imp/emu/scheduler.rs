@@ -2,21 +2,17 @@
 
 pub(crate) use super::context::Wave;
 
-use super::collective::{self, Arrival, bits};
-use super::context::{Block, Pause, Thread, Wait, Warp, set_current};
+use super::block::Slot;
+use super::collective;
+use super::context::{Block, Pause, Thread, Wait, set_current};
 use super::error::{ErrorKind, Fault, Site};
 use super::launch::{Launch, Random, count};
-use super::order;
 use super::region::Regions;
-use super::shared::Arena;
 use super::stack::{self, ThreadStack};
+use super::turns::Turns;
 use corosensei::Coroutine;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
-
-/// Steps of a slice where the order is fixed.
-const LONG: u32 = 1 << 16;
 
 impl<'a> Wave<'a> {
     pub(crate) fn new(launch: &'a Launch<'a>) -> Self {
@@ -49,7 +45,7 @@ pub(crate) fn run_wave(
         wave: &wave,
         slots: Vec::new(),
         stacks: Vec::new(),
-        order: Order::new(random),
+        turns: Turns::new(random),
         idle: 0,
     };
     let fault = match stack::take(most * threads, &mut runner.stacks) {
@@ -66,17 +62,11 @@ pub(crate) fn run_wave(
     wave.launch.wave_ended(wave.regions.take(), fault);
 }
 
-/// A block that runs, and its threads' coroutines.
-struct Slot {
-    block: Rc<Block>,
-    coroutines: Vec<Coroutine<(), (), (), ThreadStack>>,
-}
-
 struct Runner<'a, 'w> {
     wave: &'w Wave<'a>,
     slots: Vec<Slot>,
     stacks: Vec<ThreadStack>,
-    order: Order,
+    turns: Turns,
     /// Slices since something happened.
     idle: u64,
 }
@@ -93,7 +83,7 @@ impl Runner<'_, '_> {
             if self.slots.is_empty() || self.wave.launch.stopped() {
                 return Ok(());
             }
-            let Some((slot, thread)) = self.order.next(&self.slots, self.wave.pause.get()) else {
+            let Some((slot, thread)) = self.turns.next(&self.slots, self.wave.pause.get()) else {
                 return Err(self.deadlock());
             };
             self.slice(slot, thread)?;
@@ -104,7 +94,7 @@ impl Runner<'_, '_> {
     fn slice(&mut self, slot: usize, number: usize) -> Result<(), Fault> {
         let wave = self.wave;
         let Slot { block, coroutines } = &mut self.slots[slot];
-        let quantum = self.order.quantum();
+        let quantum = self.turns.quantum();
         wave.quantum.set(quantum);
         wave.fuel.set(quantum);
         wave.progress.set(false);
@@ -291,223 +281,4 @@ impl Thread {
             collective::lane_ended(self);
         }
     }
-}
-
-thread_local! {
-    /// Blocks to use again.
-    static SPARE: RefCell<Vec<Rc<Block>>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Block {
-    /// A block whose threads are about to start.
-    fn new(wave: &Wave<'_>, id: u64, index: [u32; 3], cluster_id: u64) -> Rc<Self> {
-        let size = wave.launch.config.block;
-        let threads = count(size) as usize;
-        let spare = SPARE.with_borrow_mut(|spare| {
-            let at = spare
-                .iter()
-                .position(|block| block.threads.len() == threads)?;
-            Some(spare.swap_remove(at))
-        });
-        let mut block = spare.unwrap_or_else(|| Self::allocate(threads));
-        let here = Rc::as_ptr(&block);
-        let pointer: *const Wave<'_> = wave;
-        let own = Rc::get_mut(&mut block).expect("nobody else holds a spare block");
-        own.id = id;
-        own.index = index;
-        own.cluster_id = cluster_id;
-        for thread in &mut own.threads {
-            let n = thread.number;
-            thread.index = [n % size[0], n / size[0] % size[1], n / (size[0] * size[1])];
-            thread.block = here;
-            thread.wave.set(pointer.cast());
-            thread.wait.set(None);
-            thread.polls.set(0);
-            thread.copies.reset();
-        }
-        block.live.set(threads as u32);
-        block.ready_warps.set(0);
-        block.barriers.reset(block.warps.len());
-        block.arena.reset(wave.launch.config.dynamic_shared);
-        order::reset(&block);
-        for warp in &block.warps {
-            warp.done.set(0);
-            warp.arrived.set(0);
-            block.wake(warp, warp.exist);
-        }
-        block
-    }
-
-    fn allocate(threads: usize) -> Rc<Self> {
-        let warps: Box<[Warp]> = (0..threads.div_ceil(32))
-            .map(|w| Warp::new(w as u32, threads - w * 32))
-            .collect();
-        let threads = (0..threads)
-            .map(|n| Thread::new(n as u32, &warps[n / 32]))
-            .collect();
-        Rc::new(Self {
-            id: 0,
-            index: [0; 3],
-            cluster_id: 0,
-            warps,
-            threads,
-            ready_warps: Cell::new(0),
-            live: Cell::new(0),
-            barriers: Default::default(),
-            arena: Arena::new(),
-            floors: Default::default(),
-            acquired: Cell::new(false),
-            fenced: Cell::new(false),
-        })
-    }
-
-    fn recycle(self: Rc<Self>) {
-        SPARE.with_borrow_mut(|spare| {
-            if spare.len() < 8 {
-                spare.push(self);
-            }
-        });
-    }
-}
-
-impl Warp {
-    fn new(index: u32, threads: usize) -> Self {
-        Self {
-            index,
-            exist: u32::MAX >> (32 - threads.min(32)),
-            ready: Cell::new(0),
-            done: Cell::new(0),
-            arrived: Cell::new(0),
-            arrivals: std::array::from_fn(|_| Arrival::none()),
-            order: Default::default(),
-        }
-    }
-}
-
-impl Thread {
-    fn new(number: u32, warp: &Warp) -> Self {
-        Self {
-            index: [0; 3],
-            number,
-            lane: number % 32,
-            warp,
-            block: std::ptr::null(),
-            wave: Cell::new(std::ptr::null()),
-            yielder: Cell::new(std::ptr::null()),
-            wait: Cell::new(None),
-            polls: Cell::new(0),
-            result: Cell::new(0),
-            copies: Default::default(),
-            order: Default::default(),
-        }
-    }
-}
-
-/// Whose turn it is.
-struct Order {
-    random: Option<Random>,
-    /// Random: the longest slice, and how often of 256 times the next thread is of the same warp.
-    longest: u32,
-    stay: u64,
-    slot: usize,
-    warp: u32,
-    lane: u32,
-}
-
-impl Order {
-    fn new(mut random: Option<Random>) -> Self {
-        let (longest, stay) = match &mut random {
-            None => (LONG, 256),
-            Some(random) => (
-                [4, 32, 256, LONG][random.below(4) as usize],
-                [0, 240, 256][random.below(3) as usize],
-            ),
-        };
-        Self {
-            random,
-            longest,
-            stay,
-            slot: 0,
-            warp: 0,
-            lane: 31,
-        }
-    }
-
-    fn quantum(&mut self) -> u32 {
-        match &mut self.random {
-            None => LONG,
-            Some(random) => 1 + random.below(self.longest.into()) as u32,
-        }
-    }
-
-    /// A slot and a thread that can run.
-    fn next(&mut self, slots: &[Slot], pause: Pause) -> Option<(usize, usize)> {
-        let ready = |slot: usize, warp: u32| {
-            slots
-                .get(slot)
-                .and_then(|s| s.block.warps.get(warp as usize))
-                .map_or(0, |w| w.ready.get())
-        };
-        let here = ready(self.slot, self.warp);
-        if let Some(random) = &mut self.random {
-            if here == 0 || pause == Pause::Poll || random.below(256) >= self.stay {
-                let start = random.below(slots.len() as u64) as usize;
-                self.slot = (0..slots.len())
-                    .map(|k| (start + k) % slots.len())
-                    .find(|&slot| slots[slot].block.has_ready())?;
-                let warps = slots[self.slot].block.ready_warps.get();
-                self.warp = pick(warps, random);
-            }
-            self.lane = pick(ready(self.slot, self.warp), random);
-        } else {
-            let later = here & (u32::MAX << self.lane << 1);
-            if later != 0 {
-                self.lane = later.trailing_zeros();
-            } else {
-                if here == 0 || matches!(pause, Pause::Yield | Pause::Poll) {
-                    self.next_warp(slots)?;
-                }
-                self.lane = ready(self.slot, self.warp).trailing_zeros();
-            }
-        }
-        Some((self.slot, (self.warp * 32 + self.lane) as usize))
-    }
-
-    /// Moves on to the next warp with threads that can run, maybe the same one.
-    fn next_warp(&mut self, slots: &[Slot]) -> Option<()> {
-        if let Some(slot) = slots.get(self.slot)
-            && slot.block.has_ready()
-        {
-            let later = slot.block.ready_warps.get() & (u32::MAX << self.warp << 1);
-            if later != 0 {
-                self.warp = later.trailing_zeros();
-                return Some(());
-            }
-        }
-        self.slot = (1..=slots.len())
-            .map(|k| (self.slot + k) % slots.len())
-            .find(|&slot| slots[slot].block.has_ready())?;
-        self.warp = slots[self.slot].block.ready_warps.get().trailing_zeros();
-        Some(())
-    }
-}
-
-impl Block {
-    /// Whether some thread can run; forgets the warps of which none can.
-    fn has_ready(&self) -> bool {
-        for w in bits(self.ready_warps.get()) {
-            if self.warps[w].ready.get() == 0 {
-                self.ready_warps.set(self.ready_warps.get() & !(1 << w));
-            }
-        }
-        self.ready_warps.get() != 0
-    }
-}
-
-/// The position of one of the word's ones, each as likely.
-fn pick(mut word: u32, random: &mut Random) -> u32 {
-    for _ in 0..random.below(word.count_ones().into()) {
-        word &= word - 1;
-    }
-    word.trailing_zeros()
 }

@@ -7,7 +7,9 @@
 
 use super::access::{Access, Kind};
 use super::context::Thread;
+use super::lists::Nodes;
 use super::order::{Stamp, is_ordered, now};
+use super::place::Place;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::panic::Location;
 use std::ptr::NonNull;
@@ -261,85 +263,6 @@ impl ReadOnly {
     }
 }
 
-/// Which of the four bytes, how, and where in the source. Bits 0 to 3: the bytes. 4 and 5: read, atomic read, atomic write,
-/// write. The others: the distance of the source location's record from a fixed place, in eights.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Place(u32);
-
-/// Lies in the program's image, as the records of source locations do. A static has one address; a record may have copies.
-static ANCHOR: u64 = 0;
-
-/// By kind: the kinds it conflicts with, a bit each.
-const CONFLICTS: [u32; 4] = [0b1100, 0b1000, 0b1001, 0b1111];
-
-impl Place {
-    #[inline]
-    pub(crate) fn new(kind: Kind, bytes: u32, location: &'static Location<'static>) -> Self {
-        let code = match kind {
-            Kind::Read | Kind::ReadOnly => 0,
-            Kind::AtomicRead => 1,
-            Kind::AtomicWrite => 2,
-            Kind::Write => 3,
-        };
-        let record = (&raw const *location).expose_provenance();
-        let distance = record.wrapping_sub((&raw const ANCHOR).addr()) as isize >> 3;
-        // Farther than 256 megabytes, in another library: unknown.
-        let distance = if distance.unsigned_abs() < 1 << 25 {
-            distance as u32
-        } else {
-            0
-        };
-        Self(distance << 6 | code << 4 | bytes)
-    }
-
-    #[inline]
-    fn code(self) -> u32 {
-        self.0 >> 4 & 3
-    }
-
-    #[inline]
-    fn overlaps(self, other: Self) -> bool {
-        self.0 & other.0 & 15 != 0
-    }
-
-    /// Whether it has all the other's bytes.
-    #[inline]
-    fn covers(self, other: Self) -> bool {
-        other.0 & !self.0 & 15 == 0
-    }
-
-    #[inline]
-    fn conflicts(self, other: Self) -> bool {
-        CONFLICTS[self.code() as usize] >> other.code() & 1 != 0
-    }
-
-    #[inline]
-    fn conflicts_with_all_of(self, other: Self) -> bool {
-        CONFLICTS[other.code() as usize] & !CONFLICTS[self.code() as usize] == 0
-    }
-
-    /// Whether both are of the same bytes and kind.
-    #[inline]
-    fn is_same_access(self, other: Self) -> bool {
-        (self.0 ^ other.0) & 63 == 0
-    }
-
-    fn with_bytes_of(self, other: Self) -> Self {
-        Self(self.0 | other.0 & 15)
-    }
-
-    fn kind(self) -> Kind {
-        [Kind::Read, Kind::AtomicRead, Kind::AtomicWrite, Kind::Write][self.code() as usize]
-    }
-
-    fn location(self) -> Option<&'static Location<'static>> {
-        let distance = (self.0 as i32 >> 6) as isize;
-        let address = (&raw const ANCHOR).addr().wrapping_add_signed(distance * 8);
-        // SAFETY: `new` got the distance from such a reference, which lives for ever, and exposed it.
-        (distance != 0).then(|| unsafe { &*std::ptr::with_exposed_provenance(address) })
-    }
-}
-
 /// Cells for a region, all empty at first, and their lists.
 #[derive(Debug)]
 pub(crate) struct Cells {
@@ -419,82 +342,5 @@ impl Drop for Cells {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout.
         unsafe { dealloc(self.memory.as_ptr().cast(), self.layout) };
-    }
-}
-
-/// Lists of entries. Number 0 is no node; a number whose node is of another word is left over from an earlier launch.
-#[derive(Default, Debug)]
-struct Nodes {
-    all: Vec<Node>,
-    free: Vec<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    word: usize,
-    entry: Entry,
-    next: u32,
-    /// Nodes from here to the end.
-    length: u32,
-}
-
-impl Nodes {
-    fn get(&self, at: u32, word: usize) -> Option<Node> {
-        self.all
-            .get((at as usize).wrapping_sub(1))
-            .copied()
-            .filter(|node| node.word == word)
-    }
-
-    fn find(&self, mut at: u32, word: usize, wanted: impl Fn(&Entry) -> bool) -> Option<Entry> {
-        while let Some(node) = self.get(at, word) {
-            if wanted(&node.entry) {
-                return Some(node.entry);
-            }
-            at = node.next;
-        }
-        None
-    }
-
-    /// Whether the list has grown to twice what it had the last time.
-    fn is_due(&self, at: u32, word: usize) -> bool {
-        self.get(at, word)
-            .is_some_and(|node| node.length >= 8 && node.length.is_power_of_two())
-    }
-
-    /// The list with a new node in front.
-    fn push(&mut self, at: u32, word: usize, entry: Entry) -> u32 {
-        let before = self.get(at, word);
-        let node = Node {
-            word,
-            entry,
-            next: if before.is_some() { at } else { 0 },
-            length: 1 + before.map_or(0, |node| node.length),
-        };
-        if let Some(free) = self.free.pop() {
-            self.all[free as usize - 1] = node;
-            return free;
-        }
-        if self.all.len() >= 1 << 20 {
-            return node.next;
-        }
-        self.all.push(node);
-        self.all.len() as u32
-    }
-
-    /// The list of those of its entries that are wanted.
-    fn keep(&mut self, mut at: u32, word: usize, wanted: impl Fn(&Entry) -> bool) -> u32 {
-        let mut kept = Vec::new();
-        while let Some(node) = self.get(at, word) {
-            if wanted(&node.entry) {
-                kept.push(node.entry);
-            }
-            self.all[at as usize - 1].word = usize::MAX;
-            self.free.push(at);
-            at = node.next;
-        }
-        kept.into_iter()
-            .rev()
-            .fold(0, |list, entry| self.push(list, word, entry))
     }
 }

@@ -234,12 +234,11 @@ pub(crate) unsafe fn ld_if<T: Scalar>(
     condition: bool,
     default: T,
 ) -> T {
-    // SAFETY: the caller keeps the contract.
-    if condition {
-        unsafe { ld(view, i) }
-    } else {
-        default
+    if !condition {
+        return default;
     }
+    // SAFETY: the caller keeps the contract.
+    unsafe { ld(view, i) }
 }
 
 #[inline]
