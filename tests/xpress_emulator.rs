@@ -1,7 +1,15 @@
 //! The XPress refiner's kernels in the emulator: every access checked, every schedule the same answer.
 
-use specdraft::emulator::EmulatorXpress;
-use test_support::xpress::check_golden;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use specdraft::cpu::CpuXpress;
+use specdraft::emulator::{EmulatorXpress, EmulatorXpressOptions, Schedule};
+use specdraft::xpress::{
+    BlockLayout, BlockView, Generate, RefineInputs, XpressBackend, XpressConfig, XpressHead,
+    XpressLimits, bf16,
+};
+use test_support::xpress::{ExactCase, check_golden};
 
 test_support::xpress_property_tests!(|head, limits| Ok(Box::new(EmulatorXpress::new(
     head, limits
@@ -14,4 +22,253 @@ fn the_emulator_equals_the_golden_vectors() {
     assert!(report.latents > 0 && report.argmaxes > 0, "{report:?}");
     assert!(report.topcs > 0 && report.refinements > 0, "{report:?}");
     assert!(100 * report.ties < report.tokens, "{report:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Sizes, strides, seeds, NaN and infinities, tokens that are none; any schedule, any kernel, any alignment.
+    #[test]
+    fn any_exact_case_equals_the_reference(
+        bytes in prop::collection::vec(any::<u8>(), 0..64),
+        options in any_options(),
+    ) {
+        let case = ExactCase::from_bytes(&bytes);
+        let checked = check(&case, options);
+        prop_assert!(checked.is_ok(), "{case:?}: {:#}", checked.unwrap_err());
+    }
+}
+
+/// Sizes beyond those of the properties: ranks that need all chunks, sums that are split, rows that are shared by blocks.
+#[test]
+fn large_sizes_equal_the_reference() {
+    let cases = [
+        ([70, 1000, 512, 144, 4], 2, 2, 0),
+        ([70, 264, 272, 272, 4], 2, 2, 9),
+        ([300, 520, 16, 16, 2], 3, 1, 65),
+        ([12_345, 8, 16, 16, 3], 1, 2, 0),
+        ([12_345, 8, 16, 16, 3], 2, 2, 70),
+        ([40, 8, 48, 16, 17], 9, 3, 0),
+    ];
+    for (i, (sizes, n, passes, topc)) in cases.into_iter().enumerate() {
+        for multiprocessors in [1, 8] {
+            let options = EmulatorXpressOptions {
+                multiprocessors,
+                schedule: Schedule::Shuffled,
+                seed: i as u64,
+                ..Default::default()
+            };
+            let case = ExactCase::new(sizes, n, passes, topc, 7 + i as u64);
+            check(&case, options).unwrap_or_else(|error| panic!("{case:?}: {error:#}"));
+        }
+    }
+}
+
+/// Each kernel that a row block or a tile can take gives the same tokens.
+#[test]
+fn every_kernel_is_used_and_equal() {
+    let mut used = std::collections::BTreeSet::new();
+    for readout_rows in [16, 32, 64, 128] {
+        for multiprocessors in [1, 64] {
+            let options = EmulatorXpressOptions {
+                readout_rows,
+                multiprocessors,
+                ..Default::default()
+            };
+            for topc in [0, 20] {
+                let case = ExactCase::new([150, 24, 32, 48, 14], 10, 2, topc, 3);
+                check(&case, options).unwrap_or_else(|error| panic!("{options:?}: {error:#}"));
+                used.extend(launches(&case, options).into_iter().map(|(name, _)| name));
+            }
+        }
+    }
+    // The argmaxes on given buffers are stages of their own.
+    let all = specdraft_kernels::abi::KERNELS
+        .iter()
+        .map(|kernel| kernel.name);
+    let stages = ["xpress_add_argmax", "xpress_topc_argmax"];
+    let of_refinements = all.filter(|name| name.starts_with("xpress") && !stages.contains(name));
+    for name in of_refinements {
+        assert!(used.contains(name), "{name} was never launched: {used:?}");
+    }
+}
+
+/// Logits so that far more of them reach the floor than there are candidates, or room for: whole groups of large ones,
+/// ties by the thousand, rows without a number.
+#[test]
+fn clustered_logits_are_selected_exactly() {
+    let v = 40_000;
+    let config = XpressConfig {
+        vocab_size: v,
+        hidden_size: 8,
+        rank: 16,
+        mlp_hidden: 16,
+        block_size: 6,
+        num_passes: 1,
+        topc: 0,
+    };
+    let rows: Vec<Vec<f32>> = vec![
+        // The first 300 groups hold the largest, all different in their order.
+        (0..v)
+            .map(|i| {
+                if i < 19_200 {
+                    3.0e4 - i as f32
+                } else {
+                    -(i as f32)
+                }
+            })
+            .collect(),
+        vec![1.5; v],
+        (0..v)
+            .map(|i| if i % 7 == 0 { 2.0 } else { f32::NEG_INFINITY })
+            .collect(),
+        vec![f32::NAN; v],
+        (0..v).map(|i| ((i * 7919) % 251) as f32).collect(),
+    ];
+    let logits: Vec<bf16> = rows.concat().into_iter().map(bf16::from_f32).collect();
+    let base = BlockView::contiguous(&logits, 1, 5, v).unwrap();
+    let head = Arc::new(XpressHead::generate(&config, Generate::Normal, 1).unwrap());
+    let limits = XpressLimits {
+        max_num_reqs: 1,
+        max_topc: v,
+    };
+    let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
+    let options = EmulatorXpressOptions {
+        logits_offset: 3,
+        ..Default::default()
+    };
+    let mut emulator = EmulatorXpress::with_options(head, limits, options).unwrap();
+    for topc in [1, 300, 624, 9_000, v] {
+        let expected = cpu.select_topc(base, topc).unwrap();
+        assert!(
+            emulator.select_topc(base, topc).unwrap() == expected,
+            "{topc} candidates"
+        );
+    }
+}
+
+/// After a pass that changes nothing the others look at its flag and end: the same tokens for next to no work.
+#[test]
+fn later_passes_cost_nothing_once_one_changes_nothing() {
+    let config = XpressConfig {
+        vocab_size: 500,
+        hidden_size: 8,
+        rank: 16,
+        mlp_hidden: 16,
+        block_size: 9,
+        num_passes: 6,
+        topc: 0,
+    };
+    // Base logits far apart beside a head that adds next to nothing: the first pass changes no token.
+    let head = Arc::new(XpressHead::generate(&config, Generate::Normal, 5).unwrap());
+    let layout = BlockLayout::contiguous(2, 8, 500);
+    let base: Vec<bf16> = (0..2 * 8 * 500)
+        .map(|i| bf16::from_f32(((i * 37) % 500) as f32 * 1e6))
+        .collect();
+    let hidden = vec![bf16::ONE; 2 * 9 * 8];
+    for topc in [0, 64] {
+        let mut drafts = vec![];
+        for stop_early in [false, true] {
+            let options = EmulatorXpressOptions {
+                stop_early,
+                ..Default::default()
+            };
+            let limits = XpressLimits {
+                max_num_reqs: 2,
+                max_topc: 64,
+            };
+            let mut backend = EmulatorXpress::with_options(head.clone(), limits, options).unwrap();
+            let inputs = RefineInputs {
+                base: BlockView::new(&base, layout).unwrap(),
+                hidden: BlockView::contiguous(&hidden, 2, 9, 8).unwrap(),
+                anchors: &[1, 2],
+                previous: &[3, 4],
+                seeds: None,
+                passes: 6,
+                topc,
+            };
+            drafts.push(backend.refine(&inputs).unwrap());
+            let work = |kernel: &str| -> Vec<u64> {
+                let all = backend.launches().iter();
+                all.filter(|(name, _)| name.starts_with(kernel))
+                    .map(|(_, steps)| *steps)
+                    .collect()
+            };
+            for kernel in [
+                "xpress_mix",
+                "xpress_gate_up",
+                "xpress_down",
+                if topc == 0 {
+                    "xpress_readout"
+                } else {
+                    "xpress_score"
+                },
+            ] {
+                let work = work(kernel);
+                assert_eq!(work.len(), 6, "{kernel}");
+                for later in &work[1..] {
+                    let little = *later * 4 < work[0];
+                    assert_eq!(little, stop_early, "{kernel}: {work:?}");
+                }
+            }
+        }
+        assert_eq!(drafts[0], drafts[1]);
+    }
+}
+
+fn any_options() -> impl Strategy<Value = EmulatorXpressOptions> {
+    let schedules = vec![Schedule::Sequential, Schedule::Shuffled, Schedule::Parallel];
+    (
+        any::<u64>(),
+        prop::sample::select(schedules),
+        prop::sample::select(vec![1u32, 2, 5, 40]),
+        any::<bool>(),
+        prop::sample::select(vec![16u32, 32, 64, 128]),
+        0usize..10,
+    )
+        .prop_map(
+            |(seed, schedule, multiprocessors, stop_early, readout_rows, logits_offset)| {
+                EmulatorXpressOptions {
+                    seed,
+                    schedule,
+                    multiprocessors,
+                    stop_early,
+                    readout_rows,
+                    logits_offset,
+                }
+            },
+        )
+}
+
+fn check(case: &ExactCase, options: EmulatorXpressOptions) -> anyhow::Result<()> {
+    case.check(&mut |head, limits| {
+        Ok(Box::new(EmulatorXpress::with_options(
+            head, limits, options,
+        )?))
+    })
+}
+
+/// The launches of the case's refinement.
+fn launches(case: &ExactCase, options: EmulatorXpressOptions) -> Vec<(&'static str, u64)> {
+    let config = &case.config;
+    let head = Arc::new(XpressHead::generate(config, Generate::Exact, case.seed).unwrap());
+    let limits = XpressLimits {
+        max_num_reqs: case.n,
+        max_topc: config.vocab_size,
+    };
+    let mut backend = EmulatorXpress::with_options(head, limits, options).unwrap();
+    let step = config
+        .generate_step(case.n, Generate::Exact, case.seed)
+        .unwrap();
+    let inputs = RefineInputs {
+        base: step.base().unwrap(),
+        hidden: step.hidden().unwrap(),
+        anchors: &step.anchors,
+        previous: &step.previous,
+        seeds: None,
+        passes: case.passes,
+        topc: case.topc,
+    };
+    backend.refine(&inputs).unwrap();
+    backend.launches().to_vec()
 }

@@ -136,7 +136,7 @@ impl EmulatorXpress {
                 seed: options.seed,
                 schedule: options.schedule,
                 launches: 0,
-                kernels: Vec::new(),
+                last: Vec::new(),
             },
             config,
             limits,
@@ -147,9 +147,10 @@ impl EmulatorXpress {
         })
     }
 
-    /// The kernels of the last call, in the order of their launches.
-    pub fn kernels(&self) -> &[&'static str] {
-        &self.runner.kernels
+    /// The kernels of the last call, in the order of their launches, with the accesses to memory, barriers and collectives
+    /// of each.
+    pub fn launches(&self) -> &[(&'static str, u64)] {
+        &self.runner.last
     }
 
     /// Logits on the device, at the chosen alignment.
@@ -224,7 +225,7 @@ impl XpressBackend for EmulatorXpress {
     fn refine(&mut self, inputs: &RefineInputs<'_>) -> Result<Vec<i64>> {
         let n = inputs.check(&self.config, &self.limits)?;
         let topc = inputs.candidates(&self.config, &self.limits)?;
-        self.runner.kernels.clear();
+        self.runner.last.clear();
         if n == 0 {
             return Ok(vec![]);
         }
@@ -261,7 +262,7 @@ impl XpressBackend for EmulatorXpress {
         } = self.config;
         check_batch("hidden", n, &self.limits)?;
         check_shape("hidden", hidden, [n, block_size, hidden_size])?;
-        self.runner.kernels.clear();
+        self.runner.last.clear();
         if n == 0 {
             return Ok(vec![]);
         }
@@ -282,7 +283,7 @@ impl XpressBackend for EmulatorXpress {
         check_batch("previous", n, &self.limits)?;
         check_len("blocks", blocks.len(), &[n, b])?;
         check_len("xh", xh.len(), &[n, b, r])?;
-        self.runner.kernels.clear();
+        self.runner.last.clear();
         if n == 0 {
             return Ok(vec![]);
         }
@@ -309,7 +310,7 @@ impl XpressBackend for EmulatorXpress {
         check_base("base", base, n, &self.config)?;
         check_len("latents", latents.len(), &[n, slots, self.config.rank])?;
         check_len("blocks", blocks.len(), &[n, slots + 1])?;
-        self.runner.kernels.clear();
+        self.runner.last.clear();
         if n == 0 {
             return Ok(());
         }
@@ -332,7 +333,7 @@ impl XpressBackend for EmulatorXpress {
         check_batch("base", n, &self.limits)?;
         check_base("base", base, n, &self.config)?;
         let topc = check_topc(topc.min(self.config.vocab_size), &self.limits)?;
-        self.runner.kernels.clear();
+        self.runner.last.clear();
         if n == 0 {
             return Ok(vec![]);
         }
@@ -357,7 +358,7 @@ impl XpressBackend for EmulatorXpress {
     ) -> Result<()> {
         let slots = check_argmax(base, bias, blocks)? - 1;
         let rows = base.layout().requests * slots;
-        self.runner.kernels.clear();
+        self.runner.last.clear();
         if rows == 0 {
             return Ok(());
         }
@@ -385,7 +386,7 @@ impl XpressBackend for EmulatorXpress {
         let slots = check_argmax(base, bias, blocks)? - 1;
         let (n, c) = (base.layout().requests, base.layout().width);
         check_len("candidates", candidates.len(), &[n, slots, c])?;
-        self.runner.kernels.clear();
+        self.runner.last.clear();
         if n * slots == 0 {
             return Ok(());
         }
@@ -404,7 +405,7 @@ struct Runner {
     seed: u64,
     schedule: Schedule,
     launches: u64,
-    kernels: Vec<&'static str>,
+    last: Vec<(&'static str, u64)>,
 }
 
 impl Enqueue for Runner {
@@ -416,13 +417,12 @@ impl Enqueue for Runner {
             ..Options::default()
         };
         self.launches += 1;
-        self.kernels.push(kernel.name);
         let mut config = LaunchConfig::new(call.grid, [call.threads, 1, 1]);
         config.dynamic_shared = call.shared_bytes as usize;
         // SAFETY: the kernels reach memory by views only.
-        unsafe { launch(&kernel, config, &words, &options) }
-            .map_err(|error| Box::new(error).into())
-            .map(drop)
+        let report = unsafe { launch(&kernel, config, &words, &options) }.map_err(Box::new)?;
+        self.last.push((kernel.name, report.steps));
+        Ok(())
     }
 }
 
