@@ -237,14 +237,17 @@ impl<const K8: bool> Windows<K8> {
         place: u32,
     ) -> (Candidate, u32) {
         let (lane, depth, k) = (context.lane, context.max_depth, context.num_draft_tokens);
-        let mut places = [0; CANDIDATES];
         let mut words = [0; CANDIDATES];
-        each!(C in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 { places[C] = warp::shuffle_idx(place, C as u32); });
-        each!(C in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 {
-            let at = places[C].wrapping_add(lane).wrapping_sub(depth);
-            let inside = (at < corpus.len) & (lane < depth + k);
-            // SAFETY: the index is guarded.
-            words[C] = unsafe { corpus.words.ld_nc_if(at, inside, -1) };
+        // Four at a time: places and addresses of all would not fit in registers.
+        each!(G in 0 1 2 3 {
+            let mut places = [0; 4];
+            each!(C in 0 1 2 3 { places[C] = warp::shuffle_idx(place, 4 * G as u32 + C as u32); });
+            each!(C in 0 1 2 3 {
+                let at = places[C].wrapping_add(lane).wrapping_sub(depth);
+                let inside = (at < corpus.len) & (lane < depth + k);
+                // SAFETY: the index is guarded.
+                words[4 * G + C] = unsafe { corpus.words.ld_nc_if(at, inside, -1) };
+            });
         });
         // While the loads are on their way.
         let twins = warp::match_any(place);

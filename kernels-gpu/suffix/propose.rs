@@ -16,7 +16,8 @@
 //! 2. The scan and the corpus lookup run beside each other; whichever is longer counts.
 //! 3. The length is asked for by batch row as well as by slot: where both are the same, as mostly, one dependent load
 //!    is saved. What is needed last (the filler token) is asked for when the lookup's own loads are on their way.
-//! 4. Nothing that only the device sees is trusted: a slot outside the engine's arrays gives no draft and touches no
+//! 4. What only the end needs of a request waits in shared memory, not in the scanning warps' registers.
+//! 5. Nothing that only the device sees is trusted: a slot outside the engine's arrays gives no draft and touches no
 //!    state, a length is brought into `0..=max_model_len`, `num_sampled <= 0` is no sample.
 //!
 //! Differences from vLLM's kernels: one launch instead of two; the confidence is the IEEE quotient.
@@ -189,13 +190,13 @@ unsafe fn propose_any(args: Args) {
 /// - As the kernel.
 #[inline(always)]
 unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
-    let bests = shared_array![suffix_bests: [u64; WARPS as usize]];
+    let notes = shared_array![suffix_notes: [u64; WARPS as usize + 1]];
     let (lane, warp) = (thread::thread_idx_x() % 32, thread::thread_idx_x() / 32);
     let (part, b) = (thread::block_idx_x(), thread::block_idx_y());
     pdl::wait();
     // SAFETY: `b` is in the batch.
     let request = unsafe { Request::load(&args, b) };
-    let Request { slot, row, n, .. } = request;
+    let (row, n) = (request.row(&args), request.n);
 
     // The last warp's loads go out before anything is computed.
     let is_scanner = warp < WARPS;
@@ -234,12 +235,17 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
         let best = unsafe { scan::scan::<K8>(row, n, layout, share, args.max_depth, lane) };
         if lane == 0 {
             // SAFETY: one word a warp.
-            unsafe { bests.st(warp, u64::from(best.len) << 32 | u64::from(best.end)) };
+            unsafe { notes.st(warp, u64::from(best.len) << 32 | u64::from(best.end)) };
         }
     } else {
         let last_sampled = Global::new(args.last_sampled, args.max_num_reqs);
-        // SAFETY: the slot is checked.
-        filler = unsafe { last_sampled.ld_nc_if(slot, request.is_known, -1) };
+        // SAFETY: the slot is checked; one word a warp.
+        unsafe {
+            filler = last_sampled.ld_nc_if(request.slot, request.is_known(&args), -1);
+            if lane == 0 {
+                notes.st(warp, request.to_word());
+            }
+        }
         if looks_up {
             let corpus = Corpus {
                 words: Global::new(args.corpus, args.corpus_len),
@@ -259,15 +265,16 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
         return;
     }
 
-    // SAFETY: every scanning warp has written its word; the draft's tokens are below its count.
-    let (best, tokens) = unsafe {
-        let best = bests.ld_if(lane, lane < WARPS, 0);
+    // SAFETY: every warp has written its word; the draft's tokens are below its count.
+    let (request, best, tokens) = unsafe {
+        let request = Request::from_word(notes.ld(WARPS));
+        let best = notes.ld_if(lane, lane < WARPS, 0);
         let mut tokens = [0; 2];
         each!(I in 0 1 { if I == 0 || !K8 {
             let step = 32 * I as u32 + lane;
             tokens[I] = windows.token(corpus_draft.lead, step, step < corpus_draft.count);
         } });
-        (best, tokens)
+        (request, best, tokens)
     };
     let mut own = Match::NONE;
     own.improve_by_lanes((best >> 32) as u32, best as u32);
@@ -304,11 +311,9 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
 /// A row of the batch.
 #[derive(Clone, Copy)]
 struct Request {
+    /// As the engine gives it.
     slot: i32,
-    /// Whether the slot is one of the engine's.
-    is_known: bool,
     /// The tokens that count; none if there is nothing to draft for.
-    row: Global<i32>,
     n: u32,
 }
 
@@ -339,18 +344,35 @@ impl Request {
             row_len(total_len, args.max_model_len),
             0,
         );
-        let stride = args.row_stride;
-        let rows = Global::new(
-            args.token_ids,
-            u64::from(args.max_num_reqs).wrapping_mul(stride),
-        );
-        let row = rows.slice(u64::from(select(is_known, slot as u32, 0)) * stride, n);
+        Self { slot, n }
+    }
+
+    #[inline(always)]
+    fn to_word(self) -> u64 {
+        u64::from(self.slot as u32) << 32 | u64::from(self.n)
+    }
+
+    #[inline(always)]
+    fn from_word(word: u64) -> Self {
         Self {
-            slot,
-            is_known,
-            row,
-            n,
+            slot: (word >> 32) as i32,
+            n: word as u32,
         }
+    }
+
+    /// Whether the slot is one of the engine's.
+    #[inline(always)]
+    fn is_known(self, args: &Args) -> bool {
+        is_slot(self.slot, args.max_num_reqs)
+    }
+
+    /// The tokens that count.
+    #[inline(always)]
+    fn row(self, args: &Args) -> Global<i32> {
+        let stride = args.row_stride;
+        let rows = Global::new(args.token_ids, u64::from(args.max_num_reqs) * stride);
+        let slot = select(self.is_known(args), self.slot as u32, 0);
+        rows.slice(u64::from(slot) * stride, self.n)
     }
 
     /// Chooses and writes the draft.
@@ -373,13 +395,14 @@ impl Request {
         let rest = select(own.len > 0, self.n.wrapping_sub(own.end), 0);
         let count = select(from_corpus, corpus.count, rest.min(k));
 
+        let row = self.row(args);
         let batch = thread::grid_dim_y();
         let drafts = Global::new(args.drafts, batch * k).slice(b * k, k);
         // SAFETY: a step below `count` is in the row; one below K in the request's drafts.
         unsafe {
             each!(I in 0 1 { if I == 0 || !K8 {
                 let step = 32 * I as u32 + lane;
-                let next = self.row.ld_nc_if(own.end + step, !from_corpus & (step < count), 0);
+                let next = row.ld_nc_if(own.end + step, !from_corpus & (step < count), 0);
                 let token = select(from_corpus, found.tokens[I], next);
                 if step < k {
                     drafts.st(step, select(step < count, i64::from(token), filler));
@@ -407,7 +430,7 @@ impl Request {
                     confidence.st(step, select(step < count, share, 0.0));
                 }
             } });
-            if (lane == 0) & self.is_known {
+            if (lane == 0) & self.is_known(args) {
                 // Relaxed: a slot that the engine wrongly names twice is no race, one of both stays.
                 let of_slots = args.max_num_reqs;
                 let kind = select(count > 0, kind as i32, -1);

@@ -123,16 +123,16 @@ pub(super) unsafe fn scan<const SHALLOW: bool>(
     lane: u32,
 ) -> Match {
     let mut best = Match::NONE;
-    let units = (share.last.saturating_sub(share.first) + WARPS - 1) / WARPS;
+    let units = share.last.saturating_sub(share.first).div_ceil(WARPS);
     if (units == 0) & !share.edges {
         return best;
     }
     let (n, l) = (n as i32, lane as i32);
+    let head = layout.head + 4 * l;
     let mut walk = Walk {
         row,
-        lane: l,
-        head: layout.head,
-        first: layout.head + 4 * (layout.vectors - UNIT_VECTORS * (share.first as i32 + 1)),
+        head,
+        first: head + 4 * (layout.vectors - UNIT_VECTORS * (share.first as i32 + 1)),
         units,
     };
     let start = walk.start();
@@ -205,10 +205,9 @@ pub(super) unsafe fn scan<const SHALLOW: bool>(
 #[derive(Clone, Copy)]
 struct Walk {
     row: Global<i32>,
-    lane: i32,
-    /// Words before the first whole vector.
+    /// The lane's first candidate in the row's first whole unit.
     head: i32,
-    /// First candidate of the unit; below `head` where the oldest unit is not a whole one.
+    /// The lane's first candidate in this unit; below `head` where the oldest unit is not a whole one.
     first: i32,
     /// Units to do, this one among them.
     units: u32,
@@ -218,7 +217,7 @@ impl Walk {
     /// The lane's first candidate in the unit, which is moved up to a whole one.
     #[inline(always)]
     fn start(self) -> i32 {
-        self.first.max(self.head) + 4 * self.lane
+        self.first.max(self.head)
     }
 
     /// Asks for the words of the next unit, looks at those of this one, and goes on. Whether there is more to do.
@@ -295,7 +294,7 @@ impl<const SHALLOW: bool> Suffix<SHALLOW> {
         if best.len == 0 {
             let mut bits = 0u32;
             each!(I in 0 1 2 3 { each!(K in 0 1 2 3 {
-                bits |= u32::from(words[I][K] == newest) << (4 * I + K);
+                bits |= select(words[I][K] == newest, 1 << (4 * I + K), 0);
             }); });
             let end = select(bits != 0, candidate(start, bits) as u32 + 1, 0);
             best.improve(1, warp::reduce_max(end));
@@ -316,10 +315,11 @@ impl<const SHALLOW: bool> Suffix<SHALLOW> {
             let rotated = warp::shuffle_idx(words[I][3], (self.lane as u32).wrapping_sub(1) & 31);
             below[I + 1] = rotated;
             let before = select(self.lane == 0, below[I], rotated);
-            bits |= u32::from((words[I][0] == newest) & (before == second)) << (4 * I);
+            let pair = (words[I][0] == newest) & (before == second);
+            bits |= select(pair, 1 << (4 * I), 0);
             each!(K in 1 2 3 {
                 let pair = (words[I][K] == newest) & (words[I][K - 1] == second);
-                bits |= u32::from(pair) << (4 * I + K);
+                bits |= select(pair, 1 << (4 * I + K), 0);
             });
         });
         if warp::vote_any(bits != 0) {
