@@ -13,6 +13,8 @@ pub struct Kernel {
     pub threads: Option<u32>,
     /// Blocks that fit a multiprocessor, if promised.
     pub min_blocks: Option<u32>,
+    /// The only architecture it is built for (`90a`), if it uses what others lack.
+    pub arch: Option<&'static str>,
     /// What the emulator runs. Nothing on the GPU.
     pub entry: imp::Entry,
 }

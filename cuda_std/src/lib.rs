@@ -19,11 +19,14 @@ mod global;
 mod index;
 mod kernel;
 pub mod math;
+pub mod mbarrier;
 pub mod mma;
 pub mod pdl;
 pub mod shared;
 pub mod thread;
+pub mod tma;
 pub mod warp;
+pub mod wgmma;
 
 // The one place that asks what this is compiled for.
 #[cfg(target_arch = "nvptx64")]

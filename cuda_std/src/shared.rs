@@ -39,6 +39,13 @@ pub fn dynamic_shared_mem<T: Element>() -> Shared<T> {
     Shared::wrap(imp::dynamic_shared())
 }
 
+/// [`dynamic_shared_mem`], starting at a multiple of `ALIGN` bytes, a power of two up to 1024.
+#[inline(always)]
+#[track_caller]
+pub fn dynamic_shared_mem_aligned<T: Element, const ALIGN: u32>() -> Shared<T> {
+    Shared::wrap(imp::dynamic_shared_aligned::<ALIGN>())
+}
+
 /// Static shared memory: `shared_array![NAME: [T; N]]` is a [`Shared<T>`] of N elements, 16-byte aligned.
 ///
 /// The name is global to the device crate: wherever it is used again, also in another kernel, it is the same array, and has to have

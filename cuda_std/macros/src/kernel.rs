@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::parse::{Parse, ParseStream};
-use syn::{Error, Expr, FnArg, ItemFn, Pat, Result, ReturnType, Token, Type};
+use syn::{Error, Expr, FnArg, ItemFn, LitStr, Pat, Result, ReturnType, Token, Type};
 
 /// One function of the user's, callable on both sides, and a constant that holds the entry point of this side.
 pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> Result<TokenStream> {
@@ -23,6 +23,16 @@ pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> Result<TokenS
         format!("Kernel [`{name}`]: its name, parameters, launch bounds and entry.");
     let threads = option(bounds.threads.as_ref());
     let min_blocks = option(bounds.min_blocks.as_ref());
+    let (arch, on_gpu) = match &bounds.arch {
+        Some(arch) => (
+            quote!(::core::option::Option::Some(#arch)),
+            quote!(all(target_arch = "nvptx64", cuda_arch = #arch)),
+        ),
+        None => (
+            quote!(::core::option::Option::None),
+            quote!(target_arch = "nvptx64"),
+        ),
+    };
     let marker = bounds.threads.as_ref().map(|threads| {
         let min_blocks = bounds
             .min_blocks
@@ -37,7 +47,7 @@ pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> Result<TokenS
 
         #[doc = #documentation]
         #visibility const #constant: ::cuda_std::Kernel = {
-            #[cfg(target_arch = "nvptx64")]
+            #[cfg(#on_gpu)]
             #[unsafe(export_name = #export)]
             unsafe extern "ptx-kernel" fn entry(#(#names: #types),*) {
                 #marker
@@ -57,6 +67,7 @@ pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> Result<TokenS
                 params: &PARAMS,
                 threads: #threads,
                 min_blocks: #min_blocks,
+                arch: #arch,
                 entry: ::cuda_std::__private::entry!(entry),
             }
         };
@@ -130,6 +141,7 @@ fn option(value: Option<&Expr>) -> TokenStream {
 struct Bounds {
     threads: Option<Expr>,
     min_blocks: Option<Expr>,
+    arch: Option<LitStr>,
 }
 
 impl Parse for Bounds {
@@ -138,17 +150,18 @@ impl Parse for Bounds {
         while !input.is_empty() {
             let key: Ident = input.parse()?;
             input.parse::<Token![=]>()?;
-            let field = match key.to_string().as_str() {
-                "threads" => &mut bounds.threads,
-                "min_blocks" => &mut bounds.min_blocks,
+            let twice = match key.to_string().as_str() {
+                "threads" => bounds.threads.replace(input.parse()?).is_some(),
+                "min_blocks" => bounds.min_blocks.replace(input.parse()?).is_some(),
+                "arch" => bounds.arch.replace(input.parse()?).is_some(),
                 _ => {
                     return Err(Error::new(
                         key.span(),
-                        "expected `threads = …` or `min_blocks = …`",
+                        "expected `threads = …`, `min_blocks = …` or `arch = …`",
                     ));
                 }
             };
-            if field.replace(input.parse()?).is_some() {
+            if twice {
                 return Err(Error::new(key.span(), format!("`{key}` is given twice")));
             }
             if !input.is_empty() {
@@ -252,9 +265,10 @@ mod tests {
             (
                 quote!(thread = 3),
                 ok(),
-                "expected `threads = …` or `min_blocks = …`",
+                "expected `threads = …`, `min_blocks = …` or `arch = …`",
             ),
             (quote!(threads = 3, threads = 3), ok(), "given twice"),
+            (quote!(arch = 90), ok(), "expected string literal"),
             (quote!(min_blocks = 3), ok(), "needs `threads`"),
             (quote!(threads = 3 min_blocks = 3), ok(), "expected `,`"),
         ];
@@ -263,6 +277,6 @@ mod tests {
             let message = message(attribute, item);
             assert!(message.contains(expected), "{source}: {message}");
         }
-        expand(quote!(threads = N * 2, min_blocks = 3,), ok()).expect("a kernel");
+        expand(quote!(threads = N * 2, min_blocks = 3, arch = "90a"), ok()).expect("a kernel");
     }
 }

@@ -30,6 +30,7 @@ use proc_macro::TokenStream;
 ///
 /// - `threads = N`: every launch has blocks of exactly N threads (`.maxntid N, 1, 1`). Any constant expression.
 /// - `min_blocks = M`: at least M blocks fit a multiprocessor (`.minnctapersm M`); needs `threads`.
+/// - `arch = "90a"`: an entry of the PTX for this architecture alone. The emulator runs it up to the first instruction that it lacks.
 ///
 /// # Errors
 ///

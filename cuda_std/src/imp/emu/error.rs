@@ -50,6 +50,8 @@ pub enum ErrorKind {
     Panic,
     /// One name for two static shared arrays of different sizes, or more shared memory than a block has.
     SharedMemory,
+    /// The kernel uses what only some GPUs have.
+    Unsupported,
     /// Two launches at the same time use one buffer.
     ConcurrentLaunch,
 }

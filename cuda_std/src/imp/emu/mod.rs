@@ -46,6 +46,7 @@ mod context;
 pub(crate) mod cp_async;
 mod error;
 pub(crate) mod global;
+mod hopper;
 mod launch;
 mod lists;
 pub(crate) mod macros;
@@ -70,7 +71,8 @@ pub mod emu {
 }
 
 pub(crate) use global::GlobalView;
-pub(crate) use shared::{SharedView, dynamic_shared};
+pub(crate) use hopper::{mbarrier, tma, wgmma};
+pub(crate) use shared::{SharedView, dynamic_shared, dynamic_shared_aligned};
 pub(crate) use warp::*;
 
 use barrier::{Operation, block_threads, wait};

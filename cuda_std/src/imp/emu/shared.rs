@@ -211,6 +211,12 @@ pub(crate) fn dynamic_shared() -> SharedView {
     }
 }
 
+/// It starts at 0, a multiple of everything.
+#[track_caller]
+pub(crate) fn dynamic_shared_aligned<const ALIGN: u32>() -> SharedView {
+    dynamic_shared()
+}
+
 /// # Safety
 ///
 /// - The contract of the views' accesses, for all functions below; but here what breaks it is reported.

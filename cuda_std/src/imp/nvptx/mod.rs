@@ -11,13 +11,16 @@ pub(crate) mod cp_async;
 pub(crate) mod global;
 pub(crate) mod macros;
 pub(crate) mod math;
+pub(crate) mod mbarrier;
 pub(crate) mod mma;
 pub(crate) mod scalar;
 pub(crate) mod shared;
+pub(crate) mod tma;
+pub(crate) mod wgmma;
 
 pub(crate) use collective::*;
 pub(crate) use global::GlobalView;
-pub(crate) use shared::{SharedView, dynamic_shared};
+pub(crate) use shared::{SharedView, dynamic_shared, dynamic_shared_aligned};
 
 use core::arch::{asm, nvptx};
 use half::bf16;

@@ -38,10 +38,17 @@ impl SharedView {
 /// The launch's dynamic shared memory.
 #[inline(always)]
 pub(crate) fn dynamic_shared() -> SharedView {
+    dynamic_shared_aligned::<128>()
+}
+
+/// [`dynamic_shared`], at a multiple of `ALIGN` bytes.
+#[inline(always)]
+pub(crate) fn dynamic_shared_aligned<const ALIGN: u32>() -> SharedView {
     let addr: u32;
     // SAFETY: the builder declares the symbol.
     unsafe {
-        asm!("//cuda_std dynamic_shared 128", "\tmov.u32 {0}, cuda_std_dynamic_shared;", out(reg32) addr, options(pure, nomem, nostack));
+        asm!("//cuda_std dynamic_shared {1}", "\tmov.u32 {0}, cuda_std_dynamic_shared;", out(reg32) addr, const ALIGN,
+            options(pure, nomem, nostack));
     }
     SharedView { addr }
 }
