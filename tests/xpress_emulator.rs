@@ -25,7 +25,7 @@ fn the_emulator_equals_the_golden_vectors() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Sizes, strides, seeds, NaN and infinities, tokens that are none; any schedule, any kernel, any alignment.
     #[test]
@@ -68,19 +68,21 @@ fn large_sizes_equal_the_reference() {
 #[test]
 fn every_kernel_is_used_and_equal() {
     let mut used = std::collections::BTreeSet::new();
-    for readout_rows in [16, 32, 64, 128] {
-        for multiprocessors in [1, 64] {
-            let options = EmulatorXpressOptions {
-                readout_rows,
-                multiprocessors,
-                ..Default::default()
-            };
-            for topc in [0, 20] {
-                let case = ExactCase::new([150, 24, 32, 48, 14], 10, 2, topc, 3);
-                check(&case, options).unwrap_or_else(|error| panic!("{options:?}: {error:#}"));
-                used.extend(launches(&case, options).into_iter().map(|(name, _)| name));
-            }
-        }
+    for (readout_rows, multiprocessors, topc) in [
+        (16, 1, 0),
+        (32, 64, 0),
+        (64, 1, 0),
+        (128, 64, 0),
+        (128, 64, 20),
+    ] {
+        let options = EmulatorXpressOptions {
+            readout_rows,
+            multiprocessors,
+            ..Default::default()
+        };
+        let case = ExactCase::new([150, 24, 32, 48, 14], 10, 1, topc, 3);
+        check(&case, options).unwrap_or_else(|error| panic!("{options:?}: {error:#}"));
+        used.extend(launches(&case, options).into_iter().map(|(name, _)| name));
     }
     // The argmaxes on given buffers are stages of their own.
     let all = specdraft_kernels::abi::KERNELS
