@@ -1,7 +1,7 @@
 //! The kernels as the host launches them: one table that the emulator, the CUDA backend and the tests over the PTX read.
 
 use crate::suffix::{ingest, observe, propose, reset};
-use crate::xpress::{argmax, hidden, latent, maxima, readout, score, topc};
+use crate::xpress::{argmax, hidden, latent, maxima, readout, readout_sm90, score, topc};
 use cuda_std::Kernel;
 
 /// All kernels of this crate.
@@ -28,6 +28,11 @@ pub const KERNELS: &[Kernel] = &[
     readout::XPRESS_READOUT_32,
     readout::XPRESS_READOUT_64,
     readout::XPRESS_READOUT_128,
+    readout_sm90::XPRESS_TENSOR_MAPS,
+    readout_sm90::XPRESS_READOUT_SM90_64,
+    readout_sm90::XPRESS_READOUT_SM90_128,
+    readout_sm90::XPRESS_READOUT_SM90_256,
+    readout_sm90::XPRESS_READOUT_SM90_192,
     maxima::XPRESS_MAXIMA,
     topc::XPRESS_SELECT,
     score::XPRESS_SCORE,

@@ -11,6 +11,7 @@ use cust::sys::{
 };
 
 use super::DriverError;
+use super::tensor_map::TensorMapRaw;
 
 /// A `CUlaunchConfig`, CUDA 11.8's.
 #[repr(C)]
@@ -146,6 +147,11 @@ entry_points! {
         // CUDA 11.8
         fn cuLaunchKernelEx(
             config: *const LaunchConfigRaw, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void,
+        );
+        // CUDA 12.0
+        fn cuTensorMapEncodeTiled(
+            map: *mut TensorMapRaw, data_type: c_int, rank: c_uint, address: u64, sizes: *const u64, strides: *const u64,
+            boxes: *const u32, steps: *const u32, interleave: c_int, swizzle: c_int, promotion: c_int, outside: c_int,
         );
         // CUDA 12.4
         fn cuFuncLoad(function: CUfunction);

@@ -21,6 +21,7 @@ mod launch;
 mod memory;
 mod module;
 mod stream;
+mod tensor_map;
 mod view;
 
 pub use context::Context;
@@ -33,4 +34,5 @@ pub use module::{Module, Ptx};
 pub use stream::{Event, OwnedStream, Stream};
 pub use view::{DeviceRows, DeviceSlice, DeviceSliceMut};
 
+pub(crate) use tensor_map::Boxes;
 pub(crate) use view::check_view;

@@ -29,6 +29,8 @@ mod config;
 mod error;
 mod generate;
 mod head;
+#[cfg(feature = "cuda")]
+pub mod hopper;
 mod load;
 mod mixer;
 #[cfg(any(feature = "emulator", feature = "cuda"))]

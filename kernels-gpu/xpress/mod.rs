@@ -6,6 +6,7 @@
 //!               maxima, select                  base logits -> candidates, their logits, blocks    maxima.rs, topc.rs
 //! each pass     mix, gate_up_T, down_T          blocks, xh -> latents [N, B-1, R]                  latent.rs
 //!               readout_M                       latents, base logits -> blocks                     readout.rs
+//!           or  tensor_maps, readout_sm90_M     the same, on Hopper                                readout_sm90.rs
 //!           or  score                           latents, candidates -> blocks                      score.rs
 //! by itself     add_argmax, topc_argmax         given logits and bias -> blocks                    argmax.rs
 //! ```
@@ -31,6 +32,7 @@ pub mod hidden;
 pub mod latent;
 pub mod maxima;
 pub mod readout;
+pub mod readout_sm90;
 mod row;
 pub mod score;
 pub mod tile;

@@ -32,7 +32,8 @@ pub(crate) const TARGETS: [Target; 2] = [
     },
     Target {
         arch: "sm_90a",
-        ptx_version: None,
+        // fence.proxy.tensormap
+        ptx_version: Some((8, 3)),
         gpus: &["sm_90a"],
     },
 ];
