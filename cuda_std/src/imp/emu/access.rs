@@ -31,6 +31,7 @@ impl Kind {
         }
     }
 
+    #[inline]
     pub(crate) fn writes(self) -> bool {
         matches!(self, Self::Write | Self::AtomicWrite)
     }

@@ -88,8 +88,10 @@ pub(crate) fn collective<I: Copy + 'static, O: Copy + 'static>(
         run: run::<I, O>,
         location,
     });
-    warp.arrived.set(warp.arrived.get() | thread.bit());
-    if !complete(thread, thread.lane) {
+    let arrived = warp.arrived.get() | thread.bit();
+    warp.arrived.set(arrived);
+    let needed = mask & warp.exist & !warp.done.get();
+    if arrived & needed != needed || !complete(thread, thread.lane, needed) {
         thread.block_on(name.waiting, location);
     }
     // SAFETY: the body has set the outputs of all lanes, before it woke this one.
@@ -100,19 +102,22 @@ pub(crate) fn collective<I: Copy + 'static, O: Copy + 'static>(
 pub(crate) fn lane_ended(thread: &Thread) {
     let warp = thread.warp();
     for lane in 0..32 {
-        if warp.arrived.get() >> lane & 1 != 0 {
-            complete(thread, lane);
+        let arrived = warp.arrived.get();
+        if arrived >> lane & 1 != 0 {
+            let needed = warp.arrivals[lane as usize].get().mask & warp.exist & !warp.done.get();
+            if arrived & needed == needed {
+                complete(thread, lane, needed);
+            }
         }
     }
 }
 
-/// Does what the lane waits for if all lanes are there, and wakes them but the one that runs.
-#[inline]
-fn complete(thread: &Thread, lane: u32) -> bool {
+/// Does what the lane waits for, now that the lanes that it needs have arrived somewhere, and wakes them but the one that
+/// runs. False if one of them is somewhere else.
+fn complete(thread: &Thread, lane: u32, needed: u32) -> bool {
     let warp = thread.warp();
     let arrival = warp.arrivals[lane as usize].get();
-    let needed = arrival.mask & warp.exist & !warp.done.get();
-    if warp.arrived.get() & needed != needed || !all_same(thread, &arrival, lane, needed) {
+    if !all_same(thread, &arrival, lane, needed) {
         return false;
     }
     warp.arrived.set(warp.arrived.get() & !needed);

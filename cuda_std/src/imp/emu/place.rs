@@ -66,10 +66,12 @@ impl Place {
         (self.0 ^ other.0) & 63 == 0
     }
 
+    #[inline]
     pub(crate) fn with_bytes_of(self, other: Self) -> Self {
         Self(self.0 | other.0 & 15)
     }
 
+    #[inline]
     pub(crate) fn kind(self) -> Kind {
         [Kind::Read, Kind::AtomicRead, Kind::AtomicWrite, Kind::Write][self.code() as usize]
     }

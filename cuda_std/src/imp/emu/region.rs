@@ -67,10 +67,12 @@ impl Region {
         region
     }
 
+    #[inline]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -171,6 +173,7 @@ impl Region {
         }
     }
 
+    #[inline]
     fn map(&self, i: usize) -> &AtomicU8 {
         debug_assert!(i < self.bytes.div_ceil(8));
         // SAFETY: the map has a byte for every eight of the region.
@@ -265,6 +268,7 @@ fn allocate(layout: Layout) -> NonNull<u8> {
     NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
 }
 
+#[inline]
 fn ones(size: usize) -> u8 {
     u8::MAX >> (8 - size)
 }

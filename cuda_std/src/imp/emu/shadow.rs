@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 struct ReadOnly {
     stamp: Stamp,
     place: Place,
-    /// Bits 0 to 4 the lane; the others the list's first node, 0 for none.
+    /// Bits 0 to 4: the lane. 5: whether the list has writes. The others: the list's first node, 0 for none.
     lane_and_list: u32,
 }
 
@@ -78,7 +78,7 @@ impl Cell {
             return Some(self.write.conflict());
         }
         if kind == Kind::ReadOnly {
-            return self.read_only(&by);
+            return self.read_only(cells, word, &by);
         }
         if kind.writes() && by.is_live(self.read_only.stamp) && self.read_only.place.overlaps(place)
         {
@@ -92,7 +92,7 @@ impl Cell {
                 return Some(entry.conflict());
             }
         }
-        if self.read_only.list() != 0
+        if (kind.writes() && self.read_only.list() != 0 || self.read_only.lists_writes())
             && let Some(entry) = cells
                 .nodes()
                 .find(self.read_only.list(), word, |entry| by.races(entry))
@@ -108,20 +108,25 @@ impl Cell {
     }
 
     #[inline]
-    fn read_only(&mut self, by: &Observer<'_>) -> Option<Conflict> {
-        for entry in &self.recent {
-            if entry.place.kind() == Kind::AtomicWrite && by.meets(entry) {
-                return Some(entry.conflict());
-            }
+    fn read_only(&mut self, cells: &Cells, word: usize, by: &Observer<'_>) -> Option<Conflict> {
+        let is_met_write = |entry: &Entry| entry.place.kind().writes() && by.meets(entry);
+        if let Some(entry) = self.recent.iter().find(|entry| is_met_write(entry)) {
+            return Some(entry.conflict());
+        }
+        if self.read_only.lists_writes()
+            && let Some(entry) = cells
+                .nodes()
+                .find(self.read_only.list(), word, is_met_write)
+        {
+            return Some(entry.conflict());
         }
         if by.is_live(self.read_only.stamp) {
             self.read_only.place = self.read_only.place.with_bytes_of(by.own.place);
         } else {
-            let list = self.read_only.list();
             self.read_only = ReadOnly {
                 stamp: by.own.stamp,
                 place: by.own.place,
-                lane_and_list: list << 5 | by.thread.lane,
+                lane_and_list: self.read_only.lane_and_list & !31 | by.thread.lane,
             };
         }
         None
@@ -136,11 +141,10 @@ impl Cell {
             }
         }
         if self.read_only.list() != 0 {
-            self.read_only.set_list(
-                cells
-                    .nodes()
-                    .keep(self.read_only.list(), word, |entry| !by.outdates(entry)),
-            );
+            let kept = cells
+                .nodes()
+                .keep(self.read_only.list(), word, |entry| !by.outdates(entry));
+            self.read_only.set_list(kept, self.read_only.lists_writes());
         }
         if by.is_live(self.write.stamp) && !by.own.place.covers(self.write.place) {
             self.list(cells, word, self.write, by);
@@ -175,7 +179,9 @@ impl Cell {
         } else {
             list
         };
-        self.read_only.set_list(nodes.push(list, word, entry));
+        let has_writes = self.read_only.lists_writes() || entry.place.kind().writes();
+        self.read_only
+            .set_list(nodes.push(list, word, entry), has_writes);
     }
 }
 
@@ -247,11 +253,18 @@ impl Entry {
 impl ReadOnly {
     #[inline]
     fn list(&self) -> u32 {
-        self.lane_and_list >> 5
+        self.lane_and_list >> 6
     }
 
-    fn set_list(&mut self, list: u32) {
-        self.lane_and_list = list << 5 | self.lane_and_list & 31;
+    /// Whether the list may have writes, atomic or not.
+    #[inline]
+    fn lists_writes(&self) -> bool {
+        self.lane_and_list >> 5 & 1 != 0
+    }
+
+    fn set_list(&mut self, list: u32, has_writes: bool) {
+        let has_writes = u32::from(list != 0 && has_writes);
+        self.lane_and_list = list << 6 | has_writes << 5 | self.lane_and_list & 31;
     }
 
     fn entry(&self) -> Entry {

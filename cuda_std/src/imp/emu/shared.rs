@@ -62,7 +62,10 @@ impl Arena {
 
     fn array(&self, name: &'static str, bytes: usize) -> Result<usize, String> {
         let mut arrays = self.arrays.borrow_mut();
-        if let Some(array) = arrays.iter().find(|array| array.name == name) {
+        if let Some(array) = arrays
+            .iter()
+            .find(|array| std::ptr::eq(array.name, name) || array.name == name)
+        {
             if array.bytes != bytes {
                 return Err(format!(
                     "shared array {name} has {bytes} bytes here and {} elsewhere",

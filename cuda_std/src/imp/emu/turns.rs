@@ -47,6 +47,7 @@ impl Turns {
     }
 
     /// A slot and a thread that can run.
+    #[inline]
     pub(crate) fn next(&mut self, slots: &[Slot], pause: Pause) -> Option<(usize, usize)> {
         let ready = |slot: usize, warp: u32| {
             slots
