@@ -1,7 +1,10 @@
 //! The kernels as the host launches them: one table that the emulator, the CUDA backend and the tests over the PTX read.
 
 use crate::suffix::{ingest, observe, propose, reset};
-use crate::xpress::{argmax, hidden, latent, maxima, readout, readout_sm90, score, topc};
+use crate::xpress::{
+    argmax, hidden, latent, latent_sm90, maxima, readout, readout_sm90, refine_topc_sm90, score,
+    topc,
+};
 use cuda_std::Kernel;
 
 /// All kernels of this crate.
@@ -24,6 +27,10 @@ pub const KERNELS: &[Kernel] = &[
     latent::XPRESS_GATE_UP_64,
     latent::XPRESS_DOWN_32,
     latent::XPRESS_DOWN_64,
+    latent_sm90::XPRESS_LATENT_ROWS,
+    latent_sm90::XPRESS_LATENT_1,
+    latent_sm90::XPRESS_LATENT_2,
+    latent_sm90::XPRESS_LATENT_3,
     readout::XPRESS_READOUT_16,
     readout::XPRESS_READOUT_32,
     readout::XPRESS_READOUT_64,
@@ -36,6 +43,9 @@ pub const KERNELS: &[Kernel] = &[
     maxima::XPRESS_MAXIMA,
     topc::XPRESS_SELECT,
     score::XPRESS_SCORE,
+    refine_topc_sm90::XPRESS_REFINE_TOPC_1,
+    refine_topc_sm90::XPRESS_REFINE_TOPC_2,
+    refine_topc_sm90::XPRESS_REFINE_TOPC_3,
     argmax::XPRESS_ADD_ARGMAX,
     argmax::XPRESS_TOPC_ARGMAX,
 ];

@@ -12,6 +12,7 @@
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features))]
 
 pub mod bf16x2;
+pub mod cluster;
 pub mod cp_async;
 mod element;
 mod float;

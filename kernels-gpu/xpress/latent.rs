@@ -453,6 +453,6 @@ fn swiglu<const T: usize, const J: usize>(sums: &Sums<T, J>) -> Sums<T, T> {
 
 /// `x / (1 + e^-x)`.
 #[inline(always)]
-fn silu(x: f32) -> f32 {
+pub(super) fn silu(x: f32) -> f32 {
     x * recip_approx(1.0 + exp2_approx(x * -core::f32::consts::LOG2_E))
 }

@@ -8,6 +8,8 @@
 //!               readout_M                       latents, base logits -> blocks                     readout.rs
 //!           or  tensor_maps, readout_sm90_M     the same, on Hopper                                readout_sm90.rs
 //!           or  score                           latents, candidates -> blocks                      score.rs
+//!   on Hopper   latent_rows, latent_N             mix, gate_up and down in one                       latent_sm90.rs
+//!               refine_topc_N                     all passes over candidates                         refine_topc_sm90.rs
 //! by itself     add_argmax, topc_argmax         given logits and bias -> blocks                    argmax.rs
 //! ```
 //!
@@ -30,11 +32,14 @@
 pub mod argmax;
 pub mod hidden;
 pub mod latent;
+pub mod latent_sm90;
 pub mod maxima;
 pub mod readout;
 pub mod readout_sm90;
+pub mod refine_topc_sm90;
 mod row;
 pub mod score;
+pub mod stages_sm90;
 pub mod tile;
 pub mod topc;
 mod winner;

@@ -32,6 +32,16 @@ macro_rules! gpu_only {
     )* };
 }
 gpu_only! {
+    cluster {
+        [] block_rank() -> u32;
+        [] index_x() -> u32;
+        [] count_x() -> u32;
+        [] arrive_relaxed() -> ();
+        [] wait() -> ();
+        [] map(u32, u32) -> u32;
+        [unsafe] send4(u32, [u32; 4], u32) -> ();
+        [unsafe] send(u32, u64, u32) -> ();
+    }
     mbarrier {
         [unsafe] init(SharedView, usize, u32) -> ();
         [] fence_init() -> ();

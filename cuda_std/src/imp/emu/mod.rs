@@ -71,7 +71,7 @@ pub mod emu {
 }
 
 pub(crate) use global::GlobalView;
-pub(crate) use hopper::{mbarrier, tma, wgmma};
+pub(crate) use hopper::{cluster, mbarrier, tma, wgmma};
 pub(crate) use shared::{SharedView, dynamic_shared, dynamic_shared_aligned};
 pub(crate) use warp::*;
 

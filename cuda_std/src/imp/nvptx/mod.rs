@@ -6,6 +6,7 @@
 //! 3. Everything is `inline(always)`: the device crate is compiled without a link step, a call would stay undefined.
 
 pub(crate) mod bf16x2;
+pub(crate) mod cluster;
 pub(crate) mod collective;
 pub(crate) mod cp_async;
 pub(crate) mod global;
