@@ -3,11 +3,16 @@
 use specdraft::Error;
 use specdraft::cpu::CpuSuffix;
 use specdraft::suffix::{Draft, Source, SuffixConfig, SuffixDrafter, Verdict};
-use test_support::suffix::{NaiveSuffix, check_bad_input, cpu};
+use test_support::suffix::{Layout, NaiveSuffix, check_bad_input, cpu, emulator};
 
 #[test]
 fn cpu_refuses_bad_input() {
     check_bad_input(&mut cpu);
+}
+
+#[test]
+fn emulator_refuses_bad_input() {
+    check_bad_input(&mut |config| emulator(config, &Layout::default()));
 }
 
 #[test]

@@ -86,10 +86,14 @@ impl SuffixBackend for Planted {
     }
 
     fn add_request(&mut self, slot: usize) -> Result<()> {
-        match self.has(Fault::KeepsOldDrafts) {
-            true => Ok(()),
-            false => self.inner.add_request(slot),
+        let last_bucket = self.inner.last_buckets()?;
+        self.inner.add_request(slot)?;
+        if self.has(Fault::KeepsOldDrafts) {
+            let mut state = self.inner.state()?;
+            state.last_bucket = last_bucket;
+            self.inner.set_state(&state)?;
         }
+        Ok(())
     }
 
     fn ingest(&mut self, docs: &[Document]) -> Result<()> {
@@ -97,7 +101,7 @@ impl SuffixBackend for Planted {
         if self.has(Fault::ReversesDocuments) {
             docs.reverse();
         }
-        if self.has(Fault::MergesDocuments) {
+        if self.has(Fault::MergesDocuments) && docs.len() <= self.config().max_num_reqs {
             docs.dedup_by_key(|doc| doc.slot);
         }
         let before = self.inner.state()?;

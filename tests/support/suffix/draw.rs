@@ -90,9 +90,10 @@ impl<'a, 'u> Draw<'a, 'u> {
             Target::Ingest | Target::Observe => *u.choose(&[1, 3, 8, 33, 40])?,
         };
         let max_model_len = match u.int_in_range(0..=63)? {
-            0 => u.int_in_range(4000..=9000)?, // more than one block a row on the GPU
-            1..=6 => u.int_in_range(200..=700)?,
-            7..=40 => u.int_in_range(20..=100)?,
+            0 => u.int_in_range(4000..=9000)?,
+            1..=6 => u.int_in_range(520..=2100)?, // from here on several blocks share a row
+            7..=12 => u.int_in_range(100..=520)?,
+            13..=40 => u.int_in_range(20..=100)?,
             _ => u.int_in_range(1..=20)?,
         };
         let corpus_tokens = match u.int_in_range(0..=9)? {
@@ -104,8 +105,14 @@ impl<'a, 'u> Draw<'a, 'u> {
         let config = SuffixConfig {
             max_num_reqs,
             max_model_len,
-            num_draft_tokens: *u.choose(&[8, 8, 1, 2, 3, 4, 5, 7, 16, 33, 64])?,
-            max_depth: *u.choose(&[24, 24, 1, 2, 3, 4, 5, 8, 16, 33, 64])?,
+            num_draft_tokens: match u.ratio(1, 4)? {
+                true => u.int_in_range(1..=64)?,
+                false => *u.choose(&[8, 1, 2, 3, 4, 5, 7])?,
+            },
+            max_depth: match u.ratio(1, 2)? {
+                true => u.int_in_range(1..=64)?,
+                false => *u.choose(&[24, 1, 2, 3, 4, 5, 8])?,
+            },
             corpus_tokens,
             adaptive: target == Target::Observe || u.ratio(3, 4)?,
         };
@@ -439,7 +446,10 @@ impl<'a, 'u> Draw<'a, 'u> {
 
     /// Tokens with repeats of many lengths: spans of earlier texts, of this one, and new tokens.
     fn text(&mut self, len: usize) -> Result<Vec<i32>> {
-        let longest = if len > 600 { len / 3 } else { 24 };
+        let longest = match self.u.ratio(1, 2)? {
+            true => len.div_ceil(3),
+            false => 24.max(len / 40),
+        };
         let mut text: Vec<i32> = Vec::with_capacity(len);
         while text.len() < len {
             let room = (len - text.len()).min(longest);
