@@ -63,14 +63,14 @@ impl CpuSuffix {
         })
     }
 
-    /// The tokens of a slot that count.
-    fn row(&mut self, slot: usize) -> &[i32] {
+    /// How many tokens of a slot count; the row holds that many.
+    fn row_len(&mut self, slot: usize) -> usize {
         let len = (self.total_len[slot].max(0) as usize).min(self.config.max_model_len);
         let row = &mut self.rows[slot];
         if row.len() < len {
             row.resize(len, 0);
         }
-        &row[..len]
+        len
     }
 
     fn in_range(&self, slot: i32) -> Option<usize> {
@@ -82,8 +82,7 @@ impl CpuSuffix {
     /// Drafts for one row of the batch. Gives the number of valid tokens in `drafts` and what the draft was.
     fn draft(&mut self, slot: usize, drafts: &mut [i64]) -> (usize, usize) {
         let (k, depth) = (self.config.num_draft_tokens, self.config.max_depth);
-        self.row(slot);
-        let len = (self.total_len[slot].max(0) as usize).min(self.config.max_model_len);
+        let len = self.row_len(slot);
         let row = &self.rows[slot][..len];
 
         let own = scan::longest_match(row, depth);
@@ -149,7 +148,7 @@ impl SuffixBackend for CpuSuffix {
             let Some(slot) = self.in_range(doc.slot) else {
                 continue;
             };
-            let len = self.row(slot).len();
+            let len = self.row_len(slot);
             let start = (doc.start.max(0) as usize).min(len);
             self.corpus.append(&self.rows[slot][start..len]);
         }
