@@ -148,6 +148,7 @@ entry_points! {
         fn cuLaunchKernelEx(
             config: *const LaunchConfigRaw, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void,
         );
+        fn cuOccupancyMaxActiveClusters(clusters: *mut c_int, function: CUfunction, config: *const LaunchConfigRaw);
         // CUDA 12.0
         fn cuTensorMapEncodeTiled(
             map: *mut TensorMapRaw, data_type: c_int, rank: c_uint, address: u64, sizes: *const u64, strides: *const u64,

@@ -141,16 +141,73 @@ impl<const N: usize> PreparedKernel<N> {
         })
     }
 
+    /// How many clusters of `cluster` of its blocks run on the GPU at a time: 0 where there are none (below compute capability 9.0, a driver
+    /// older than CUDA 11.8), or where one takes too much.
+    pub fn max_clusters(
+        &self,
+        cluster: u32,
+        threads: u32,
+        shared_bytes: u32,
+    ) -> Result<u32, DriverError> {
+        let context = self.module.context();
+        let driver = context.driver();
+        let (Some(occupancy), Some(_)) = (
+            driver.api().cuOccupancyMaxActiveClusters,
+            driver.api().cuLaunchKernelEx,
+        ) else {
+            return Ok(0);
+        };
+        if context.device().capability() < (9, 0) {
+            return Ok(0);
+        }
+        let _current = context.enter()?;
+        let attributes = [of_clusters(cluster)];
+        let config = LaunchConfigRaw {
+            grid: [cluster, 1, 1],
+            block: [threads, 1, 1],
+            shared_bytes,
+            stream: std::ptr::null_mut(),
+            attributes: attributes.as_ptr(),
+            num_attributes: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: a live function of the current context; the configuration and its attribute outlive the call, which writes one int.
+        let code = unsafe { occupancy(&raw mut clusters, self.raw, &raw const config) };
+        driver.check("cuOccupancyMaxActiveClusters", code, || {
+            format!("asking how many clusters of {} fit", self.name)
+        })?;
+        Ok(u32::try_from(clusters).unwrap_or(0))
+    }
+
     /// Enqueues the kernel. A grid with no block enqueues nothing.
     ///
     /// # Safety
     /// - Each of `args` has its parameter's type. Pointers and lengths are what the kernel's documentation asks for,
     ///   and stay so until the launch, and every replay of a graph that captured it, has completed.
     /// - `stream` is a stream of the module's context.
+    /// - The kernel is not one for clusters.
     pub unsafe fn launch(
         &self,
         stream: Stream<'_>,
         shape: LaunchShape,
+        args: [u64; N],
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.launch_clusters(stream, shape, 1, args) }
+    }
+
+    /// As [`launch`](Self::launch), in clusters of `cluster` blocks in x: these run at the same time and reach each other's shared memory.
+    ///
+    /// # Errors
+    /// [`DriverError::MissingEntry`] for clusters of several blocks and a driver older than CUDA 11.8; the driver's own.
+    ///
+    /// # Safety
+    /// - As [`launch`](Self::launch), with the clusters that the kernel asks for.
+    pub unsafe fn launch_clusters(
+        &self,
+        stream: Stream<'_>,
+        shape: LaunchShape,
+        cluster: u32,
         mut args: [u64; N],
     ) -> Result<(), DriverError> {
         debug_assert!(
@@ -160,52 +217,59 @@ impl<const N: usize> PreparedKernel<N> {
             self.fixed_threads
         );
         debug_assert!(shape.threads > 0 && shape.threads <= self.max_threads);
+        debug_assert!(cluster > 0 && shape.grid[0].is_multiple_of(cluster));
         if shape.grid.contains(&0) {
             return Ok(());
         }
         let context = self.module.context();
         let driver = context.driver();
+        if cluster > 1 && driver.api().cuLaunchKernelEx.is_none() {
+            return Err(DriverError::MissingEntry {
+                entry: "cuLaunchKernelEx",
+                driver: driver.version().to_string(),
+            });
+        }
         let _current = context.enter()?;
         let mut params = args.each_mut().map(|word| (&raw mut *word).cast());
         // SAFETY: one pointer a parameter (`new` checked how many), each to a word whose low bytes are the argument:
         // the hosts of NVIDIA GPUs are little-endian. The rest is this function's contract.
-        let code = unsafe { self.enqueue(driver, stream, shape, &mut params) };
+        let code = unsafe { self.enqueue(driver, stream, shape, cluster, &mut params) };
         driver.check("cuLaunchKernel", code, || {
             format!(
-                "launching {} on a grid of {:?}, {} threads a block, {} bytes of shared memory, on {stream:?}",
+                "launching {} on a grid of {:?}, clusters of {cluster}, {} threads a block, {} bytes of shared memory, on {stream:?}",
                 self.name, shape.grid, shape.threads, shape.shared_bytes
             )
         })
     }
 
     /// # Safety
-    /// - As for `launch`; `params` points to one value for each parameter of the kernel.
+    /// - As for `launch_clusters`; `params` points to one value for each parameter of the kernel.
     unsafe fn enqueue(
         &self,
         driver: &Driver,
         stream: Stream<'_>,
         shape: LaunchShape,
+        cluster: u32,
         params: &mut [*mut c_void; N],
     ) -> c_int {
         let [x, y, z] = shape.grid;
+        let dependent = shape.dependent && self.may_depend;
         match driver.api().cuLaunchKernelEx {
-            Some(launch) if shape.dependent && self.may_depend => {
-                let mut value = [0; 16];
-                value[0] = 1;
-                let attribute = LaunchAttributeRaw {
-                    id: ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                    pad: 0,
-                    value,
+            Some(launch) if dependent || cluster > 1 => {
+                let attributes = match (cluster > 1, dependent) {
+                    (true, true) => [of_clusters(cluster), DEPENDENT],
+                    (true, false) => [of_clusters(cluster); 2],
+                    (false, _) => [DEPENDENT; 2],
                 };
                 let config = LaunchConfigRaw {
                     grid: shape.grid,
                     block: [shape.threads, 1, 1],
                     shared_bytes: shape.shared_bytes,
                     stream: stream.raw(),
-                    attributes: &raw const attribute,
-                    num_attributes: 1,
+                    attributes: attributes.as_ptr(),
+                    num_attributes: c_uint::from(cluster > 1) + c_uint::from(dependent),
                 };
-                // SAFETY: the configuration and its attribute outlive the call; the rest is the caller's.
+                // SAFETY: the configuration and its attributes outlive the call; the rest is the caller's.
                 unsafe {
                     launch(
                         &raw const config,
@@ -327,7 +391,23 @@ const FUNC_LOCAL: c_int = 3;
 const FUNC_REGISTERS: c_int = 4;
 const FUNC_MAX_DYNAMIC_SHARED: c_int = 8;
 // CUlaunchAttributeID
+const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
 const ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+
+/// The attribute of a launch that may start while the one before it still runs.
+const DEPENDENT: LaunchAttributeRaw =
+    attribute_of(ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0]);
+
+/// The attribute of clusters of so many blocks in x.
+const fn of_clusters(blocks: u32) -> LaunchAttributeRaw {
+    attribute_of(ATTRIBUTE_CLUSTER_DIMENSION, [blocks, 1, 1])
+}
+
+const fn attribute_of(id: c_uint, [x, y, z]: [u32; 3]) -> LaunchAttributeRaw {
+    let mut value = [0; 16];
+    (value[0], value[1], value[2]) = (x, y, z);
+    LaunchAttributeRaw { id, pad: 0, value }
+}
 
 const _: () = assert!(
     cfg!(target_endian = "little"),
