@@ -26,13 +26,19 @@
 
 pub(crate) mod backend;
 mod config;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod generate;
 mod head;
 #[cfg(feature = "cuda")]
 pub mod hopper;
+#[cfg(feature = "cuda")]
+pub mod hopper_latents;
 mod load;
 mod mixer;
+#[cfg(feature = "cuda")]
+mod packed;
 #[cfg(any(feature = "emulator", feature = "cuda"))]
 pub(crate) mod plan;
 mod refiner;

@@ -120,6 +120,8 @@ impl Plan {
         if passes > 0 {
             self.hidden_cache(step.hidden, self.scratch.xh, to)?;
         }
+        let (blocks, latents) = (self.scratch.blocks, self.scratch.latents);
+        let inputs = (blocks, step.previous, self.scratch.xh);
         let flag = |pass: usize| self.scratch.changed + 4 * pass as u64;
         for pass in 0..passes {
             let before = if pass > 0 && step.stop_early {
@@ -127,24 +129,26 @@ impl Plan {
             } else {
                 0
             };
-            let (blocks, latents) = (self.scratch.blocks, self.scratch.latents);
-            self.latents(
-                n,
-                (blocks, step.previous, self.scratch.xh),
-                Mlp::Run,
-                latents,
-                before,
-                to,
-            )?;
             let out = Out {
                 blocks,
                 drafts: step.drafts,
                 flag: before,
                 changed: flag(pass),
             };
-            match step.topc {
+            let score = step
+                .topc
+                .map(|count| self.score_args(n, count, (ids, logits), latents, out));
+            if let (0, Some(score)) = (pass, &score) {
+                let mix = self.mix_args(n, inputs, before);
+                let down = self.down_args(n, latents, before);
+                if to.refine_topc((&mix, &down, score), passes)? {
+                    return Ok(());
+                }
+            }
+            self.latents(n, inputs, Mlp::Run, latents, before, to)?;
+            match score {
                 None => self.readout(step.base, latents, out, to)?,
-                Some(count) => self.score(n, count, (ids, logits), latents, out, to)?,
+                Some(score) => self.score(score, to)?,
             }
         }
         Ok(())

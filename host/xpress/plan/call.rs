@@ -49,6 +49,21 @@ pub(crate) struct Launch {
 /// Takes launches, in order.
 pub(crate) trait Enqueue {
     fn enqueue(&mut self, launch: &Launch) -> Result<()>;
+
+    /// Takes a pass's latent stage in one launch, where there is a kernel for it: the arguments are those of the first and the last kernel
+    /// that would run instead. `false` if there is none: nothing was enqueued.
+    fn latents(&mut self, _: &MixArgs, _: &DownArgs) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// The same for all passes over candidates; the arguments are those of the first pass.
+    fn refine_topc(
+        &mut self,
+        _: (&MixArgs, &DownArgs, &ScoreArgs),
+        _passes: usize,
+    ) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 impl Tile {

@@ -72,49 +72,32 @@ impl Plan {
     pub(crate) fn latents(
         &self,
         requests: usize,
-        (blocks, previous, xh): (u64, u64, u64),
+        inputs: (u64, u64, u64),
         mlp: Mlp,
         latents: u64,
         flag: u64,
         to: &mut dyn Enqueue,
     ) -> Result<()> {
-        let Sizes { v, r, h, b, .. } = self.sizes;
-        let requests = requests as u32;
-        let rows = requests * (b - 1);
-        let with_mlp = mlp == Mlp::Run;
+        let Sizes { r, h, b, .. } = self.sizes;
+        let rows = requests as u32 * (b - 1);
+        let mut mix = self.mix_args(requests, inputs, flag);
+        let down = self.down_args(requests, latents, flag);
+        if mlp != Mlp::Run {
+            (mix.u, mix.mixed) = (null_mut(), pointer_mut(latents));
+        } else if to.latents(&mix, &down)? {
+            return Ok(());
+        }
         to.enqueue(&Launch {
-            call: Call::Mix(MixArgs {
-                blocks: pointer(blocks),
-                previous: pointer(previous),
-                xh: pointer(xh),
-                w1: pointer(self.weights.w1),
-                in_proj: pointer(self.weights.in_proj),
-                mixer: pointer(self.weights.mixer),
-                u: if with_mlp {
-                    pointer_mut(self.scratch.u)
-                } else {
-                    null_mut()
-                },
-                mixed: pointer_mut(if with_mlp {
-                    self.scratch.mixed
-                } else {
-                    latents
-                }),
-                flag: pointer(flag),
-                requests,
-                slots: b,
-                rank: r,
-                vocabulary: v,
-            }),
+            call: Call::Mix(mix),
             grid: [
-                requests.div_ceil(latent::mix_requests(b)),
+                mix.requests.div_ceil(latent::mix_requests(b)),
                 r.div_ceil(side(1)),
                 1,
             ],
             threads: tile::THREADS,
             shared_bytes: latent::mix_bytes(b),
         })?;
-        if !with_mlp {
+        if mlp != Mlp::Run {
             return Ok(());
         }
         let (tile, grid) = self.tiles(rows, h, 2);
@@ -129,17 +112,47 @@ impl Plan {
         };
         to.enqueue(&tile.launch(Call::GateUp(tile, args), grid))?;
         let (tile, grid) = self.tiles(rows, r, 1);
-        let args = DownArgs {
+        to.enqueue(&tile.launch(Call::Down(tile, down), grid))
+    }
+
+    /// The first kernel's arguments, for `[blocks, previous, xh]`.
+    pub(super) fn mix_args(
+        &self,
+        requests: usize,
+        (blocks, previous, xh): (u64, u64, u64),
+        flag: u64,
+    ) -> MixArgs {
+        let Sizes { v, r, b, .. } = self.sizes;
+        MixArgs {
+            blocks: pointer(blocks),
+            previous: pointer(previous),
+            xh: pointer(xh),
+            w1: pointer(self.weights.w1),
+            in_proj: pointer(self.weights.in_proj),
+            mixer: pointer(self.weights.mixer),
+            u: pointer_mut(self.scratch.u),
+            mixed: pointer_mut(self.scratch.mixed),
+            flag: pointer(flag),
+            requests: requests as u32,
+            slots: b,
+            rank: r,
+            vocabulary: v,
+        }
+    }
+
+    /// The last kernel's arguments.
+    pub(super) fn down_args(&self, requests: usize, latents: u64, flag: u64) -> DownArgs {
+        let Sizes { r, h, b, .. } = self.sizes;
+        DownArgs {
             hidden: pointer(self.scratch.units),
             down: pointer(self.weights.down),
             u: pointer(self.scratch.u),
             latents: pointer_mut(latents),
             flag: pointer(flag),
-            rows,
+            rows: requests as u32 * (b - 1),
             rank: r,
             units: h,
-        };
-        to.enqueue(&tile.launch(Call::Down(tile, args), grid))
+        }
     }
 
     /// Large tiles where there are enough of them for the GPU.

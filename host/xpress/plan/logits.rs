@@ -75,7 +75,7 @@ impl Plan {
         let all = || (0..ROW_BLOCKS.len()).filter(fits);
         all()
             .find(|&i| ROW_BLOCKS[i] >= rows)
-            .or_else(|| all().last())
+            .or_else(|| all().next_back())
             .unwrap_or(0)
     }
 
@@ -246,45 +246,48 @@ impl Plan {
         })
     }
 
-    pub(super) fn score(
+    /// A pass over candidates.
+    pub(super) fn score(&self, args: ScoreArgs, to: &mut dyn Enqueue) -> Result<()> {
+        to.enqueue(&Launch {
+            call: Call::Score(args),
+            grid: [args.rows * args.count.div_ceil(args.part), 1, 1],
+            threads: score::THREADS,
+            shared_bytes: 0,
+        })
+    }
+
+    pub(super) fn score_args(
         &self,
         requests: usize,
         count: usize,
         (ids, logits): (u64, u64),
         latents: u64,
         out: Out,
-        to: &mut dyn Enqueue,
-    ) -> Result<()> {
+    ) -> ScoreArgs {
         let Sizes { v, r, b, .. } = self.sizes;
         let (rows, count) = (requests as u32 * (b - 1), count as u32);
         // The smallest parts, unless that makes far more blocks than run at the same time.
         let most = count.div_ceil(score::PART);
         let blocks = u64::from(rows) * u64::from(most);
         let share = (blocks / (16 * u64::from(self.gpu.multiprocessors))).clamp(1, u64::from(most));
-        let part = score::PART * share as u32;
-        to.enqueue(&Launch {
-            call: Call::Score(ScoreArgs {
-                latents: pointer(latents),
-                w2: pointer(self.weights.w2),
-                ids: pointer(ids),
-                logits: pointer(logits),
-                blocks: pointer_mut(out.blocks),
-                drafts: pointer_mut(out.drafts),
-                keys: pointer_mut(self.scratch.keys),
-                arrived: pointer_mut(self.scratch.arrived),
-                flag: pointer(out.flag),
-                changed: pointer_mut(out.changed),
-                rows,
-                slots: b - 1,
-                rank: r,
-                vocabulary: v,
-                count,
-                part,
-            }),
-            grid: [rows * count.div_ceil(part), 1, 1],
-            threads: score::THREADS,
-            shared_bytes: 0,
-        })
+        ScoreArgs {
+            latents: pointer(latents),
+            w2: pointer(self.weights.w2),
+            ids: pointer(ids),
+            logits: pointer(logits),
+            blocks: pointer_mut(out.blocks),
+            drafts: pointer_mut(out.drafts),
+            keys: pointer_mut(self.scratch.keys),
+            arrived: pointer_mut(self.scratch.arrived),
+            flag: pointer(out.flag),
+            changed: pointer_mut(out.changed),
+            rows,
+            slots: b - 1,
+            rank: r,
+            vocabulary: v,
+            count,
+            part: score::PART * share as u32,
+        }
     }
 
     /// How many blocks share a row of logits, and how many logits each of them takes: enough blocks for four rounds of all that

@@ -1,0 +1,330 @@
+//! The latent stage's and the candidate passes' twins for Hopper: which calls they take, and launching them.
+
+use specdraft_kernels::xpress::latent::{DownArgs, MixArgs};
+use specdraft_kernels::xpress::latent_sm90::{
+    self, LatentArgs, MAX_ROWS, ROWS_BYTES, XPRESS_LATENT_1, XPRESS_LATENT_2, XPRESS_LATENT_3,
+    XPRESS_LATENT_ROWS,
+};
+use specdraft_kernels::xpress::refine_topc_sm90::{
+    self, MAX_CANDIDATES, MAX_PASSES, RefineArgs, XPRESS_REFINE_TOPC_1, XPRESS_REFINE_TOPC_2,
+    XPRESS_REFINE_TOPC_3,
+};
+use specdraft_kernels::xpress::score::ScoreArgs;
+use specdraft_kernels::xpress::stages_sm90::{CLUSTER, RANK, SLOTS, THREADS, UNITS};
+
+use super::XpressHead;
+use super::packed::Packed;
+use crate::driver::{
+    DeviceBuffer, DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream,
+};
+
+/// The kernels that spread a request over a cluster of eight multiprocessors, loaded, and the head's weights in their order.
+///
+/// They are for GPUs of compute capability 9.0 and heads of rank 256, 512 hidden units and blocks of 16. Their tokens are the general
+/// kernels', but where two logits lie within a rounding step: sums are taken in another order.
+#[derive(Debug)]
+pub struct HopperLatents {
+    rows: Clustered<{ XPRESS_LATENT_ROWS.params.len() }>,
+    latents: [Clustered<{ XPRESS_LATENT_1.params.len() }>; 3],
+    refine: [Clustered<{ XPRESS_REFINE_TOPC_1.params.len() }>; 3],
+    matrices: DeviceBuffer<u32>,
+    mixer_rows: DeviceBuffer<u32>,
+    mixer_columns: DeviceBuffer<u32>,
+}
+
+/// A kernel, and what its clusters take.
+#[derive(Debug)]
+struct Clustered<const N: usize> {
+    kernel: PreparedKernel<N>,
+    shared_bytes: u32,
+    /// Clusters that run at the same time.
+    resident: u32,
+}
+
+/// A kernel's index, and its grid in clusters.
+type Pick = (usize, u32);
+
+impl HopperLatents {
+    /// Loads the kernels and uploads the weights. `None` if the GPU, the module or the head is not one that the kernels are for.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(
+        module: &Module,
+        stream: Stream<'_>,
+        head: &XpressHead,
+    ) -> Result<Option<Self>, DriverError> {
+        let context = module.context();
+        let is_hopper = context.device().capability() == (9, 0) && module.target() == "sm_90a";
+        if !is_hopper {
+            return Ok(None);
+        }
+        let Some(packed) = Packed::new(head) else {
+            return Ok(None);
+        };
+        let latent = |kernel, requests| Clustered::new(module, kernel, latent_sm90::bytes(requests));
+        let refine =
+            |kernel, requests| Clustered::new(module, kernel, refine_topc_sm90::bytes(requests));
+        let upload = |values: &[half::bf16], name| {
+            let words: Vec<u32> = values
+                .chunks_exact(2)
+                .map(|pair| u32::from(pair[0].to_bits()) | u32::from(pair[1].to_bits()) << 16)
+                .collect();
+            DeviceBuffer::from_slice(context, stream, &words, name)
+        };
+        let all = Self {
+            rows: Clustered::new(module, &XPRESS_LATENT_ROWS, ROWS_BYTES)?,
+            latents: [
+                latent(&XPRESS_LATENT_1, 1)?,
+                latent(&XPRESS_LATENT_2, 2)?,
+                latent(&XPRESS_LATENT_3, 3)?,
+            ],
+            refine: [
+                refine(&XPRESS_REFINE_TOPC_1, 1)?,
+                refine(&XPRESS_REFINE_TOPC_2, 2)?,
+                refine(&XPRESS_REFINE_TOPC_3, 3)?,
+            ],
+            matrices: upload(&packed.matrices, "packed weights")?,
+            mixer_rows: upload(&packed.mixer_rows, "packed mixer")?,
+            mixer_columns: upload(&packed.mixer_columns, "packed mixer")?,
+        };
+        // A partition of a GPU may be too small for a cluster.
+        let resident = all.latents.iter().map(|kernel| kernel.resident);
+        let resident = resident.chain(all.refine.iter().map(|kernel| kernel.resident));
+        let fits = all.rows.resident > 0 && resident.min() > Some(0);
+        Ok(fits.then_some(all))
+    }
+
+    /// GPU memory that it holds, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.matrices.bytes() + self.mixer_rows.bytes() + self.mixer_columns.bytes()
+    }
+
+    /// Each kernel's name, and what it takes of the GPU.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn resources(&self) -> Result<Vec<(&'static str, KernelResources)>, DriverError> {
+        let mut all = vec![self.rows.resources()?];
+        for kernel in &self.latents {
+            all.push(kernel.resources()?);
+        }
+        for kernel in &self.refine {
+            all.push(kernel.resources()?);
+        }
+        Ok(all)
+    }
+
+    /// The kernel that computes the latents of a call of the general kernels with these arguments; `None` if they do it themselves.
+    pub fn latents_kernel(&self, mix: &MixArgs, down: &DownArgs) -> Option<&'static str> {
+        self.takes_latents(mix, down)
+            .then(|| match self.pick_latents(mix.requests) {
+                None => self.rows.kernel.name(),
+                Some((i, _)) => self.latents[i].kernel.name(),
+            })
+    }
+
+    /// Enqueues the latent stage in the stead of the general kernels of a pass, whose first and last have these arguments; `false`, and
+    /// nothing is enqueued, if it does not take them.
+    ///
+    /// # Safety
+    /// - The contract of the general kernels, but for grids and what they pass to each other.
+    /// - The head is that of [`new`](Self::new), and w1 was written before.
+    /// - As [`PreparedKernel::launch`].
+    ///
+    /// # Errors
+    /// The driver's.
+    pub unsafe fn latents(
+        &self,
+        stream: Stream<'_>,
+        dependent: bool,
+        mix: &MixArgs,
+        down: &DownArgs,
+    ) -> Result<bool, DriverError> {
+        if !self.takes_latents(mix, down) {
+            return Ok(false);
+        }
+        let mut args = LatentArgs {
+            blocks: mix.blocks,
+            previous: mix.previous,
+            xh: mix.xh,
+            w1: mix.w1,
+            weights: std::ptr::with_exposed_provenance(self.matrices.ptr() as usize),
+            mixer: std::ptr::with_exposed_provenance(self.mixer_rows.ptr() as usize),
+            latents: down.latents,
+            flag: mix.flag,
+            requests: mix.requests,
+            vocabulary: mix.vocabulary,
+            rows: 0,
+        };
+        let launch = match self.pick_latents(mix.requests) {
+            Some((i, clusters)) => (&self.latents[i], clusters),
+            None => {
+                let clusters;
+                (args.rows, clusters) = self.rows_of(mix.requests);
+                (&self.rows, clusters)
+            }
+        };
+        let (kernel, clusters) = launch;
+        // SAFETY: the caller's contract; the weights are this object's.
+        unsafe { kernel.launch(stream, dependent, clusters, args.words())? };
+        Ok(true)
+    }
+
+    /// The kernel that runs all passes over candidates of a refinement whose passes have these arguments; `None` if the general ones do.
+    pub fn refine_kernel(
+        &self,
+        mix: &MixArgs,
+        down: &DownArgs,
+        score: &ScoreArgs,
+        passes: u32,
+    ) -> Option<&'static str> {
+        self.takes_refine(mix, down, score, passes).then(|| {
+            let (i, _) = self.pick_refine(mix.requests);
+            self.refine[i].kernel.name()
+        })
+    }
+
+    /// Enqueues all passes over candidates in one launch, in the stead of `passes` times the general kernels, whose arguments these are in the
+    /// first pass; `false`, and nothing is enqueued, if it does not take them. It writes `score.drafts` alone: neither blocks nor flags.
+    ///
+    /// # Safety
+    /// - As [`latents`](Self::latents); w2 was written before.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub unsafe fn refine_topc(
+        &self,
+        stream: Stream<'_>,
+        dependent: bool,
+        (mix, down, score): (&MixArgs, &DownArgs, &ScoreArgs),
+        passes: u32,
+    ) -> Result<bool, DriverError> {
+        if !self.takes_refine(mix, down, score, passes) {
+            return Ok(false);
+        }
+        let args = RefineArgs {
+            blocks: mix.blocks,
+            previous: mix.previous,
+            xh: mix.xh,
+            w1: mix.w1,
+            weights: std::ptr::with_exposed_provenance(self.matrices.ptr() as usize),
+            mixer: std::ptr::with_exposed_provenance(self.mixer_columns.ptr() as usize),
+            w2: score.w2,
+            ids: score.ids,
+            logits: score.logits,
+            drafts: score.drafts,
+            requests: mix.requests,
+            passes,
+            count: score.count,
+            vocabulary: mix.vocabulary,
+        };
+        let (i, clusters) = self.pick_refine(mix.requests);
+        // SAFETY: the caller's contract; the weights are this object's.
+        unsafe { self.refine[i].launch(stream, dependent, clusters, args.words())? };
+        Ok(true)
+    }
+
+    fn takes_latents(&self, mix: &MixArgs, down: &DownArgs) -> bool {
+        let sizes = [mix.rank, down.units, mix.slots] == [RANK, UNITS, SLOTS];
+        sizes
+            && (1..=self.most_latents()).contains(&mix.requests)
+            && down.latents.addr().is_multiple_of(4)
+            && mix.w1.addr().is_multiple_of(16)
+    }
+
+    fn takes_refine(&self, mix: &MixArgs, down: &DownArgs, score: &ScoreArgs, passes: u32) -> bool {
+        let sizes = [mix.rank, down.units, mix.slots] == [RANK, UNITS, SLOTS];
+        let aligned = [mix.xh, mix.w1, score.w2, score.logits]
+            .iter()
+            .all(|array| array.addr().is_multiple_of(16));
+        sizes
+            && aligned
+            && mix.requests > 0
+            && !score.drafts.is_null()
+            && mix.flag.is_null()
+            && (1..=MAX_PASSES).contains(&passes)
+            && (1..=MAX_CANDIDATES).contains(&score.count)
+    }
+
+    /// Requests from which on the general kernels are faster: they have all multiprocessors, clusters of eight only 120 of 132.
+    fn most_latents(&self) -> u32 {
+        MOST_LATENT_ROUNDS * 3 * self.latents[2].resident
+    }
+
+    /// The kernel for whole requests, `None` for [`XPRESS_LATENT_ROWS`], where there are clusters enough for two a request.
+    fn pick_latents(&self, requests: u32) -> Option<Pick> {
+        let few = 2 * requests <= self.rows.resident;
+        (!few).then(|| pick(requests, &self.latents, LATENT_COSTS))
+    }
+
+    /// Slots of a cluster, and clusters, of [`XPRESS_LATENT_ROWS`]. For one request, many clusters of two slots: fewer rows travel. No more
+    /// of them, so that the next launch, or this one, finds multiprocessors free while the other still runs.
+    fn rows_of(&self, requests: u32) -> (u32, u32) {
+        let rows = if requests == 1 && self.rows.resident >= 8 {
+            2
+        } else {
+            MAX_ROWS
+        };
+        (rows, requests * (SLOTS - 1).div_ceil(rows))
+    }
+
+    fn pick_refine(&self, requests: u32) -> Pick {
+        pick(requests, &self.refine, REFINE_COSTS)
+    }
+}
+
+impl<const N: usize> Clustered<N> {
+    fn new(
+        module: &Module,
+        kernel: &cuda_std::Kernel,
+        shared_bytes: u32,
+    ) -> Result<Self, DriverError> {
+        let kernel = PreparedKernel::new(module, kernel)?;
+        kernel.allow_shared_bytes(shared_bytes)?;
+        let resident = kernel.max_clusters(CLUSTER, THREADS, shared_bytes)?;
+        Ok(Self {
+            kernel,
+            shared_bytes,
+            resident,
+        })
+    }
+
+    fn resources(&self) -> Result<(&'static str, KernelResources), DriverError> {
+        Ok((self.kernel.name(), self.kernel.resources()?))
+    }
+
+    /// # Safety
+    /// - As [`PreparedKernel::launch_clusters`].
+    unsafe fn launch(
+        &self,
+        stream: Stream<'_>,
+        dependent: bool,
+        clusters: u32,
+        words: [u64; N],
+    ) -> Result<(), DriverError> {
+        let shape = LaunchShape {
+            grid: [clusters * CLUSTER, 1, 1],
+            threads: THREADS,
+            shared_bytes: self.shared_bytes,
+            dependent,
+        };
+        // SAFETY: the caller's contract.
+        unsafe { self.kernel.launch_clusters(stream, shape, CLUSTER, words) }
+    }
+}
+
+/// What a round of each kernel takes, of 1, 2 and 3 requests a cluster: microseconds on an H200.
+const LATENT_COSTS: [u32; 3] = [44, 66, 98];
+const REFINE_COSTS: [u32; 3] = [48, 77, 108];
+
+/// More rounds than that are left to the general kernels.
+const MOST_LATENT_ROUNDS: u32 = 1;
+
+/// The kernel whose rounds take the least time in all, and its clusters: as many as run at the same time, if there is work for all.
+fn pick<const N: usize>(requests: u32, kernels: &[Clustered<N>; 3], costs: [u32; 3]) -> Pick {
+    let clusters = |i: usize| requests.div_ceil(i as u32 + 1);
+    let rounds = |i: usize| clusters(i).div_ceil(kernels[i].resident.max(1));
+    let i = (0..3).min_by_key(|&i| rounds(i) * costs[i]).unwrap_or(0);
+    (i, clusters(i).min(kernels[i].resident.max(1)))
+}
