@@ -65,21 +65,23 @@ pub(crate) fn run() -> Result<()> {
     pack(&folder)
 }
 
-/// Builds; the executables by target name.
+/// Builds; the executables by target name: of tests and benchmarks, or of programs.
 fn executables(arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = workspace::cargo();
     command
         .args(arguments)
         .arg("--message-format=json-render-diagnostics");
     eprintln!("{}", workspace::words(&command));
+    let tests = arguments.contains(&"--no-run");
     let mut found = Vec::new();
     for line in workspace::output(&mut command)?.lines() {
         let message: Value =
             serde_json::from_str(line).with_context(|| format!("cargo said `{line}`"))?;
-        if let (Some(path), Some(name)) = (
-            message["executable"].as_str(),
-            message["target"]["name"].as_str(),
-        ) {
+        let executable = message["executable"].as_str();
+        let name = message["target"]["name"].as_str();
+        // A package's tests bring its programs along.
+        let wanted = message["profile"]["test"] == tests;
+        if let (Some(path), Some(name), true) = (executable, name, wanted) {
             found.push((name.to_owned(), PathBuf::from(path)));
         }
     }
