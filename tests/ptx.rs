@@ -52,9 +52,14 @@ const COUNTS: &[(&str, [usize; COLLECTIVES.len()])] = &[
     ("xpress_readout_16", [6, 0, 8, 0, 0, 0, 16]),
     ("xpress_readout_32", [6, 0, 16, 0, 0, 0, 28]),
     ("xpress_readout_64", [6, 0, 16, 0, 0, 0, 48]),
+    ("xpress_readout_sm90_128", [3, 3, 12, 1, 0, 0, 52]),
+    ("xpress_readout_sm90_192", [3, 3, 12, 1, 0, 0, 52]),
+    ("xpress_readout_sm90_256", [3, 11, 24, 2, 0, 0, 120]),
+    ("xpress_readout_sm90_64", [3, 3, 12, 1, 0, 0, 52]),
     ("xpress_score", [1, 0, 10, 0, 0, 0, 16]),
     ("xpress_select", [32, 0, 26, 0, 0, 22, 0]),
     ("xpress_start", [1, 0, 10, 0, 0, 0, 0]),
+    ("xpress_tensor_maps", [0, 0, 0, 0, 0, 0, 0]),
     ("xpress_topc_argmax", [0, 0, 10, 0, 0, 0, 0]),
 ];
 

@@ -143,7 +143,7 @@ impl HopperReadout {
             && args.aligned != 0
             && args.latents.addr().is_multiple_of(16)
             && args.rows as usize <= self.keys.len()
-            && Groups::of(args).is_some_and(|groups| self.pick(&groups).is_some())
+            && self.plan(args).is_some()
     }
 
     /// Enqueues the readout in the general kernel's stead; `false`, and nothing is enqueued, if it does not take the arguments.
@@ -161,11 +161,10 @@ impl HopperReadout {
         dependent: bool,
         args: &ReadoutArgs,
     ) -> Result<bool, DriverError> {
-        let taken = self.takes(args).then(|| Groups::of(args)).flatten();
-        let Some(groups) = taken else {
+        if !self.takes(args) {
             return Ok(false);
-        };
-        let Some((variant, _)) = self.pick(&groups) else {
+        }
+        let Some((groups, variant)) = self.plan(args) else {
             return Ok(false);
         };
         let mapped = Mapped {
@@ -221,8 +220,11 @@ impl HopperReadout {
         self.module.context().device().multiprocessors()
     }
 
-    fn pick(&self, groups: &Groups) -> Option<(usize, u32)> {
-        readout_sm90::pick(groups.count, self.multiprocessors())
+    /// The rows' groups, and which of [`VARIANTS`] takes so many.
+    fn plan(&self, args: &ReadoutArgs) -> Option<(Groups, usize)> {
+        let groups = Groups::of(args)?;
+        let variant = readout_sm90::pick(groups.count, self.multiprocessors())?;
+        Some((groups, variant))
     }
 
     /// The maps of base logits and latents.

@@ -86,9 +86,8 @@ pub const VARIANTS: [Variant; 4] = [
     variant(XPRESS_READOUT_SM90_192, 3, 1),
 ];
 
-/// Which of [`VARIANTS`] is the fastest for so many groups, and how many row blocks it makes of them; `None` if a GPU of so many
-/// multiprocessors cannot give each row block a block.
-pub const fn pick(groups: u32, multiprocessors: u32) -> Option<(usize, u32)> {
+/// Which of [`VARIANTS`] is the fastest for so many groups; `None` if a GPU of so many multiprocessors cannot give each row block a block.
+pub const fn pick(groups: u32, multiprocessors: u32) -> Option<usize> {
     let variant = match groups {
         0..=1 => 0,
         2 => 1,
@@ -99,7 +98,7 @@ pub const fn pick(groups: u32, multiprocessors: u32) -> Option<(usize, u32)> {
     // Every row block weighs 5 or more, so that a share of at most 5 gives each of them a block.
     let weight = 4 * row_blocks as u64 + groups as u64;
     if groups > 0 && weight <= 5 * multiprocessors as u64 {
-        Some((variant, row_blocks))
+        Some(variant)
     } else {
         None
     }

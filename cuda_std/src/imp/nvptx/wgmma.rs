@@ -92,7 +92,8 @@ macro_rules! template {
             release!(16),
             "wgmma.wait_group.sync.aligned 0;\n",
             release!(24),
-            "}}",
+            // Not at the start of a line: that is the end of a kernel.
+            "\t}}",
         )
     };
 }
