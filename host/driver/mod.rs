@@ -13,6 +13,7 @@
 //! Every error is a [`DriverError`]; predicates such as [`DriverError::is_no_driver`] say what a caller can act on.
 
 mod api;
+pub(crate) mod argument;
 mod context;
 mod device;
 mod error;

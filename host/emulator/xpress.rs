@@ -13,7 +13,7 @@ use crate::xpress::backend::{
     check_argmax, check_base, check_batch, check_len, check_shape, check_topc,
 };
 use crate::xpress::plan::{
-    Call, Enqueue, Gpu, Launch, Out, Plan, Scratch, Step, Tile, View, Weights,
+    Call, Enqueue, Gpu, Launch, Out, Plan, Scratch, Step, Tile, View, Weights, check_rows,
 };
 use crate::xpress::{
     BlockLayout, BlockView, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead,
@@ -105,7 +105,7 @@ impl EmulatorXpress {
             multiprocessors: options.multiprocessors.max(1),
             readout_blocks: ROW_BLOCKS.map(|rows| u32::from(rows <= options.readout_rows.max(16))),
         };
-        let bytes = Scratch::bytes(&config, &limits, &gpu);
+        let bytes = Scratch::bytes(&config, &limits, gpu.multiprocessors);
         // Keys and counters are zero; all else has to be written before it is read.
         let scratch: Vec<Buffer<u64>> = bytes
             .iter()
@@ -357,6 +357,7 @@ impl XpressBackend for EmulatorXpress {
         blocks: &mut [i64],
     ) -> Result<()> {
         let slots = check_argmax(base, bias, blocks)? - 1;
+        check_rows("base", &base.layout())?;
         let rows = base.layout().requests * slots;
         self.runner.last.clear();
         if rows == 0 {
@@ -384,6 +385,7 @@ impl XpressBackend for EmulatorXpress {
         blocks: &mut [i64],
     ) -> Result<()> {
         let slots = check_argmax(base, bias, blocks)? - 1;
+        check_rows("base", &base.layout())?;
         let (n, c) = (base.layout().requests, base.layout().width);
         check_len("candidates", candidates.len(), &[n, slots, c])?;
         self.runner.last.clear();
@@ -428,7 +430,7 @@ impl Enqueue for Runner {
 
 /// The kernel of a call and its arguments.
 fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
-    let pick = |tile: Tile, kernels: [Kernel; 2]| kernels[tile.size() - 1];
+    let pick = |tile: Tile, kernels: [Kernel; 2]| kernels[tile.index()];
     match call {
         Call::Mean(args) => (hidden::XPRESS_MEAN, args.words().into()),
         Call::Project(tile, args) => (

@@ -49,6 +49,14 @@ impl XpressConfig {
         self.block_size - 1
     }
 
+    /// Bytes of a head's weights.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        let [v, d, r] = [self.vocab_size, self.hidden_size, self.rank].map(|size| size as u64);
+        let [h, b] = [self.mlp_hidden, self.block_size].map(|size| size as u64);
+        2 * r * (2 * v + 2 * d + 3 * r + 3 * h + b * b)
+    }
+
     /// Reads the `config.json` of a checkpoint.
     ///
     /// | field | keys, the first one found counts | if absent |

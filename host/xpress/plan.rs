@@ -13,7 +13,7 @@ use half::bf16;
 use specdraft_kernels::xpress::ROW_BLOCKS;
 
 use super::{BlockLayout, Mlp, XpressConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 pub(crate) use call::{Call, Enqueue, Launch, Tile};
 pub(crate) use logits::Out;
@@ -199,6 +199,28 @@ impl View {
             && (slots < 2 || slot_stride.is_multiple_of(8));
         self.address.is_multiple_of(16) && strides
     }
+}
+
+/// Checks the sizes of logits that are not a head's: the kernels count in 32 bits.
+///
+/// # Errors
+/// [`Error::OutOfRange`] names the argument.
+pub(crate) fn check_rows(argument: &str, layout: &BlockLayout) -> Result<()> {
+    const MOST: usize = 1 << 30;
+    let rows = layout.requests.saturating_mul(layout.slots);
+    if rows <= MOST && (1..=MOST).contains(&layout.width) {
+        return Ok(());
+    }
+    let (expected, got) = (
+        format!("up to {MOST} rows of 1 to {MOST} logits"),
+        format!("{rows} rows of {}", layout.width),
+    );
+    Err(Error::out_of_range(
+        argument,
+        expected,
+        got,
+        "split the batch",
+    ))
 }
 
 fn pointer<T>(address: u64) -> *const T {

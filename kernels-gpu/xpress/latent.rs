@@ -441,12 +441,14 @@ unsafe fn down_tile<const T: usize, const J: usize>(args: DownArgs) {
 fn swiglu<const T: usize, const J: usize>(sums: &Sums<T, J>) -> Sums<T, T> {
     let mut out = [[[0.0; 4]; T]; T];
     each!(M in 0 1 {
-        each!(N in 0 1 {
-            if M < T && N < T {
-                let (gate, up) = (sums[M % T][2 * N % J], sums[M % T][(2 * N + 1) % J]);
-                each!(E in 0 1 2 3 { out[M % T][N % T][E] = silu(gate[E]) * up[E] });
-            }
-        });
+        if M < T {
+            each!(N in 0 1 {
+                if N < T {
+                    let (gate, up) = (sums[M % T][2 * N % J], sums[M % T][(2 * N + 1) % J]);
+                    each!(E in 0 1 2 3 { out[M % T][N % T][E] = silu(gate[E]) * up[E] });
+                }
+            });
+        }
     });
     out
 }

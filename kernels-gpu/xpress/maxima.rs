@@ -99,7 +99,7 @@ unsafe fn find_maxima(args: MaximaArgs) {
             }
             let mut most = u32::from(height(largest(words[I]).to_bits() >> 16));
             each!(S in 0 1 2 { most = most.max(warp::shuffle_xor(most, 1 << S)) });
-            if (vector % GROUP == 0) & (vector / GROUP < groups) {
+            if vector.is_multiple_of(GROUP) & (vector / GROUP < groups) {
                 out.st(vector / GROUP, most as u16);
             }
         });

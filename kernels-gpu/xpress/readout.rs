@@ -457,7 +457,7 @@ impl Job {
                     let mut key = bests[F / 2 % I][F % 2].key();
                     key = key.max(warp::shuffle_xor(key, 1));
                     key = key.max(warp::shuffle_xor(key, 2));
-                    if thread % 4 == 0 {
+                    if thread.is_multiple_of(4) {
                         memory.st(warp_column * ROWS + row + thread % 32 / 4 + 8 * F as u32, key);
                     }
                 }

@@ -250,7 +250,7 @@ impl Select {
                 group += SELECT_THREADS;
             }
             let top = warp::reduce_max(top);
-            if thread_idx_x() % 32 == 0 {
+            if thread_idx_x().is_multiple_of(32) {
                 self.counts.atomic_max(TOP, top);
             }
             sync_threads();
@@ -273,7 +273,7 @@ impl Select {
             let n = warp::reduce_add(count(trial));
             // SAFETY: see the impl; each trial has its counter.
             let n = unsafe {
-                if thread_idx_x() % 32 == 0 {
+                if thread_idx_x().is_multiple_of(32) {
                     self.counts.atomic_add(counters + i, n);
                 }
                 sync_threads();
@@ -416,7 +416,7 @@ impl Select {
                 equal += all >> 16;
             });
             let first = warp::reduce_min(first);
-            if thread_idx_x() % 32 == 0 {
+            if thread_idx_x().is_multiple_of(32) {
                 self.counts.atomic_min(FIRST, first);
             }
             sync_threads();

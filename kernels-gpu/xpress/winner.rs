@@ -70,7 +70,7 @@ pub(super) fn warp_max(mut key: u64) -> u64 {
 pub(super) unsafe fn block_max<const W: u32>(keys: Shared<u64>, key: u64) -> u64 {
     let thread = thread_idx_x();
     let key = warp_max(key);
-    if thread % 32 == 0 {
+    if thread.is_multiple_of(32) {
         // SAFETY: one thread a warp writes its element.
         unsafe { keys.st(thread / 32, key) };
     }

@@ -30,16 +30,19 @@ pub type Factory<'a> =
 /// A check of a backend.
 pub type Check = fn(&mut Factory<'_>) -> anyhow::Result<()>;
 
-/// Makes one `#[test]` of each property, for backends from `$factory`; attributes given go on every test.
+/// Makes one `#[test]` of each property, for backends from `$factory`; ignored ones with `ignore = "why";` before it.
 ///
 /// ```ignore
 /// test_support::xpress_property_tests!(|head, limits| Ok(Box::new(CpuXpress::new(head, limits)?)));
 /// ```
 #[macro_export]
 macro_rules! xpress_property_tests {
-    ($(#[$attribute:meta])* $factory:expr) => {
+    (ignore = $why:literal; $factory:expr) => {
+        $crate::xpress_property_tests! { @all [#[ignore = $why]] $factory }
+    };
+    (@all $attributes:tt $factory:expr) => {
         $crate::xpress_property_tests! {
-            @each [$(#[$attribute])*] $factory;
+            @each $attributes $factory;
             exact_steps_equal_the_reference
             rounding_is_where_it_is_documented
             enough_passes_equal_sequential_decoding
@@ -72,6 +75,9 @@ macro_rules! xpress_property_tests {
         fn $name() {
             $crate::xpress::run_property(stringify!($name), &mut $factory);
         }
+    };
+    ($factory:expr) => {
+        $crate::xpress_property_tests! { @all [] $factory }
     };
 }
 

@@ -1,6 +1,7 @@
 //! What an engine hands in: views of its device arrays, and their checks.
 
-use crate::driver::{DeviceRows, DeviceSlice, DeviceSliceMut, check_view};
+use crate::driver::argument::{Extent, at_least, check, check_read, read};
+use crate::driver::{DeviceRows, DeviceSlice, DeviceSliceMut};
 use crate::error::{Error, Result};
 use crate::suffix::SuffixConfig;
 
@@ -41,13 +42,6 @@ pub struct Drafts<'a> {
     pub num_valid: DeviceSliceMut<'a, i32>,
     /// At least `[B, K]`, for adaptive drafters only: the confidence in each draft.
     pub confidence: Option<DeviceSliceMut<'a, f32>>,
-}
-
-/// An array as the checks see it.
-struct Extent {
-    name: &'static str,
-    ptr: u64,
-    bytes: u64,
 }
 
 impl History<'_> {
@@ -215,26 +209,6 @@ impl Drafts<'_> {
     }
 }
 
-impl Extent {
-    fn apart_from(&self, other: &Self) -> Result<()> {
-        if self.ptr < other.ptr + other.bytes && other.ptr < self.ptr + self.bytes {
-            return Err(Error::out_of_range(
-                self.name,
-                format_args!("memory apart from {}", other.name),
-                format_args!(
-                    "{:#x}..{:#x}, which overlaps {:#x}..{:#x}",
-                    self.ptr,
-                    self.ptr + self.bytes,
-                    other.ptr,
-                    other.ptr + other.bytes
-                ),
-                "outputs are written while inputs are still read: give them memory of their own",
-            ));
-        }
-        Ok(())
-    }
-}
-
 /// Checks an array by slot.
 pub(super) fn check_by_slot<T>(
     name: &'static str,
@@ -253,44 +227,6 @@ pub(super) fn check_list<T>(
 ) -> Result<()> {
     at_most(name, array.len(), limit)?;
     check_read(name, array)
-}
-
-fn check_read<T>(name: &'static str, array: &DeviceSlice<'_, T>) -> Result<()> {
-    check::<T>(name, array.ptr(), array.len() as u64)
-}
-
-fn check<T>(name: &'static str, ptr: u64, len: u64) -> Result<()> {
-    check_view::<T>(ptr, len).map_err(|got| {
-        Error::out_of_range(
-            name,
-            format_args!(
-                "the device address of {len} elements, aligned to {} bytes",
-                align_of::<T>()
-            ),
-            got,
-            "pass the array's device pointer and its length in elements",
-        )
-    })
-}
-
-fn read<T>(name: &'static str, array: &DeviceSlice<'_, T>) -> Extent {
-    Extent {
-        name,
-        ptr: array.ptr(),
-        bytes: (array.len() * size_of::<T>()) as u64,
-    }
-}
-
-fn at_least(name: &'static str, got: usize, want: usize, hint: &'static str) -> Result<()> {
-    if got >= want {
-        return Ok(());
-    }
-    Err(Error::length(
-        name,
-        format_args!("at least {want}"),
-        got,
-        hint,
-    ))
 }
 
 fn at_most(name: &'static str, got: usize, limit: usize) -> Result<()> {

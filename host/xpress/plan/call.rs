@@ -67,11 +67,16 @@ pub(crate) trait Enqueue {
 }
 
 impl Tile {
-    pub(crate) fn size(self) -> usize {
+    fn size(self) -> usize {
         match self {
             Self::Side32 => 1,
             Self::Side64 => 2,
         }
+    }
+
+    /// Which of a kernel's two forms it is.
+    pub(crate) fn index(self) -> usize {
+        self.size() - 1
     }
 
     pub(super) fn side(self) -> u32 {

@@ -5,7 +5,6 @@ use specdraft_kernels::xpress::hidden;
 use specdraft_kernels::xpress::maxima;
 use specdraft_kernels::xpress::tile::side;
 
-use super::Gpu;
 use crate::xpress::{XpressConfig, XpressLimits};
 
 /// Addresses of the arrays that a call works with.
@@ -31,8 +30,15 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// How many arrays there are.
+    pub(crate) const ARRAYS: usize = 15;
+
     /// Bytes of each array, in the order of the fields. The first two have to be zero before the first call.
-    pub(crate) fn bytes(config: &XpressConfig, limits: &XpressLimits, gpu: &Gpu) -> [u64; 15] {
+    pub(crate) fn bytes(
+        config: &XpressConfig,
+        limits: &XpressLimits,
+        multiprocessors: u32,
+    ) -> [u64; Self::ARRAYS] {
         let XpressConfig {
             vocab_size,
             hidden_size,
@@ -49,7 +55,7 @@ impl Scratch {
         );
         let rows = n * (b - 1);
         let [x, y] = hidden::project_tiles(n as u32, b as u32, r as u32, side(1)).map(u64::from);
-        let partial = 2 * u64::from(gpu.multiprocessors) * u64::from(side(2)).pow(2);
+        let partial = 2 * u64::from(multiprocessors) * u64::from(side(2)).pow(2);
         let groups = if c == 0 {
             0
         } else {
@@ -75,7 +81,7 @@ impl Scratch {
     }
 
     /// Arrays at these addresses.
-    pub(crate) fn at(addresses: [u64; 15]) -> Self {
+    pub(crate) fn at(addresses: [u64; Self::ARRAYS]) -> Self {
         let [
             keys,
             arrived,

@@ -66,6 +66,8 @@ struct LaunchAttribute {
 }
 
 const MULTIPROCESSORS: c_int = 132;
+/// Of a multiprocessor.
+const SHARED_BYTES: usize = 228 << 10;
 
 functions! {
     fn cuInit(state, _flags: c_uint) { let _ = state; Ok(()) }
@@ -277,20 +279,22 @@ functions! {
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        state, blocks: *mut c_int, function: Handle, block_size: c_int, _shared_bytes: usize,
+        state, blocks: *mut c_int, function: Handle, block_size: c_int, shared_bytes: usize,
     ) {
         state.kernel(function)?;
         // SAFETY: the driver API's contract.
-        unsafe { put(blocks, 2048 / block_size) };
+        unsafe { put(blocks, (2048 / block_size).min((SHARED_BYTES / (shared_bytes + 1024)) as c_int)) };
         Ok(())
     }
 
     fn cuLaunchKernel(
         state, function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
-        block_z: c_uint, _shared_bytes: c_uint, stream: Handle, params: *mut *mut c_void, _extra: *mut *mut c_void,
+        block_z: c_uint, shared_bytes: c_uint, stream: Handle, params: *mut *mut c_void, _extra: *mut *mut c_void,
     ) {
         // SAFETY: the driver API's contract.
-        unsafe { launch(state, function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, params) }
+        unsafe {
+            launch(state, function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared_bytes, stream, params)
+        }
     }
 
     fn cuLaunchKernelEx(
@@ -310,7 +314,7 @@ functions! {
             state.log.dependent += 1;
         }
         // SAFETY: the driver API's contract.
-        unsafe { launch(state, function, config.grid, config.block, config.stream, params) }
+        unsafe { launch(state, function, config.grid, config.block, config.shared_bytes, config.stream, params) }
     }
 
     fn cuMemAlloc_v2(state, ptr: *mut u64, bytes: usize) {
@@ -490,6 +494,7 @@ unsafe fn launch(
     function: Handle,
     grid: [u32; 3],
     block: [u32; 3],
+    shared_bytes: u32,
     stream: Handle,
     params: *mut *mut c_void,
 ) -> Result<(), c_int> {
@@ -519,6 +524,7 @@ unsafe fn launch(
             kernel,
             grid,
             block,
+            shared_bytes,
             args,
         },
     )

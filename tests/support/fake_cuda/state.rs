@@ -46,6 +46,7 @@ pub(super) enum Work {
         kernel: &'static Kernel,
         grid: [u32; 3],
         block: [u32; 3],
+        shared_bytes: u32,
         args: Vec<u64>,
     },
     Fill {
@@ -308,9 +309,11 @@ impl State {
                 kernel,
                 grid,
                 block,
+                shared_bytes,
                 args,
             } => {
-                let config = LaunchConfig::new(grid, block);
+                let mut config = LaunchConfig::new(grid, block);
+                config.dynamic_shared = shared_bytes as usize;
                 // SAFETY: the arguments are what the library passed for this kernel's parameters.
                 let ran = unsafe { launch(kernel, config, &args, &Options::default()) };
                 if let Err(error) = ran {
@@ -351,8 +354,12 @@ impl State {
     }
 }
 
+/// Memory is in words: what a copy leaves of the last one becomes zeros.
 fn words(bytes: &[u8]) -> Vec<u32> {
-    assert!(bytes.len().is_multiple_of(4), "a copy of whole words");
-    let words = bytes.as_chunks().0.iter();
-    words.map(|&word| u32::from_ne_bytes(word)).collect()
+    let word = |bytes: &[u8]| {
+        let mut word = [0; 4];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u32::from_ne_bytes(word)
+    };
+    bytes.chunks(4).map(word).collect()
 }

@@ -1,0 +1,432 @@
+//! The XPress refiner on an NVIDIA GPU.
+//!
+//! Three rings, each built on the one inside it:
+//!
+//! 1. [`XpressKernels`]: the kernels, checked against the ABI table.
+//! 2. [`CudaXpress`]: a head for engines that own everything else themselves. It takes their context, stream and device arrays as they
+//!    are, checks what the host can see, and only enqueues.
+//! 3. [`OwnedCudaXpress`]: specdraft owns everything; host arrays in, tokens out.
+//!
+//! ```no_run
+//! use specdraft::driver::{Context, DeviceSlice, DeviceSliceMut, Driver, Stream};
+//! use specdraft::xpress::cuda::{CudaXpress, DeviceBlocks, Step};
+//! use specdraft::xpress::{BlockLayout, XpressHead, XpressLimits};
+//!
+//! # fn engine() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, u64, u64, u64, u64) { unimplemented!() }
+//! let (context, stream, logits, hidden, anchors, drafts) = engine();
+//! let head = XpressHead::load("the head's folder")?;
+//! let config = head.config().clone();
+//! let (n, b, v, d) = (4, config.block_size, config.vocab_size, config.hidden_size);
+//! // SAFETY: the engine's handles and arrays are live, and have the sizes said.
+//! unsafe {
+//!     let context = Context::borrow_raw(&Driver::load()?, context)?;
+//!     let stream = Stream::from_raw(stream);
+//!     let mut refiner = CudaXpress::new(&context, &head, XpressLimits::new(32, &config))?;
+//!     refiner.refine(
+//!         stream,
+//!         &Step {
+//!             base: DeviceBlocks::new(DeviceSlice::from_raw(logits, n * b * v), BlockLayout::contiguous(n, b, v))?,
+//!             hidden: DeviceBlocks::new(DeviceSlice::from_raw(hidden, n * b * d), BlockLayout::contiguous(n, b, d))?,
+//!             anchors: DeviceSlice::from_raw(anchors, n),
+//!             previous: None,
+//!             seeds: None,
+//!             passes: config.num_passes,
+//!             topc: config.topc,
+//!         },
+//!         DeviceSliceMut::from_raw(drafts, n * (b - 1)),
+//!     )?;
+//! }
+//! # Ok::<(), specdraft::Error>(())
+//! ```
+//!
+//! # Order
+//! A refiner's calls work with the same scratch memory: put them on one stream, or order the streams with events.
+//!
+//! # CUDA graphs
+//! Every call that takes a stream only enqueues: it neither waits, allocates nor copies pageable memory, so all of them can be captured in a
+//! graph. A replay reads the arrays' contents of that time; the size of the batch may not change. Rows that stand for no request
+//! (padding) may hold anything: no row changes another one's result.
+
+mod kernels;
+mod memory;
+mod owned;
+mod queue;
+mod views;
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use crate::driver::{Context, DeviceSlice, DeviceSliceMut, Module, Stream};
+use crate::error::Result;
+use crate::xpress::backend::check_topc;
+use crate::xpress::hopper::HopperReadout;
+use crate::xpress::plan::{self, Out, Plan};
+use crate::xpress::{Mlp, XpressConfig, XpressHead, XpressLimits, XpressMemory};
+
+use memory::Memory;
+use queue::Queue;
+use views::Checked;
+
+pub use kernels::XpressKernels;
+pub use owned::OwnedCudaXpress;
+pub use views::{DeviceBlocks, Step};
+
+/// An XPress head on an engine's own context, stream and arrays.
+///
+/// What it computes, and what values that only the device sees result in: [`XpressBackend`](crate::xpress::XpressBackend).
+#[derive(Debug)]
+pub struct CudaXpress {
+    config: XpressConfig,
+    limits: XpressLimits,
+    plan: Plan,
+    memory: Memory,
+    hopper: Option<HopperReadout>,
+    kernels: Arc<XpressKernels>,
+    dependent: bool,
+    stop_early: bool,
+}
+
+impl CudaXpress {
+    /// Loads the kernels, uploads the head and allocates all other memory in `context`; waits until it is done.
+    ///
+    /// # Errors
+    /// Limits out of range; no PTX for this GPU, or a driver that does not take it; too little memory.
+    pub fn new(context: &Context, head: &XpressHead, limits: XpressLimits) -> Result<Self> {
+        limits.validate()?;
+        let kernels = XpressKernels::load(&Module::built_in(context)?)?;
+        Self::with_kernels(Arc::new(kernels), head, limits)
+    }
+
+    /// Another refiner with kernels that are loaded already, in their context.
+    ///
+    /// # Errors
+    /// Limits out of range; too little memory.
+    pub fn with_kernels(
+        kernels: Arc<XpressKernels>,
+        head: &XpressHead,
+        limits: XpressLimits,
+    ) -> Result<Self> {
+        limits.validate()?;
+        let config = head.config().clone();
+        let context = kernels.module().context();
+        let gpu = kernels.gpu(config.rank as u32)?;
+        let memory = Memory::new(context, head, &limits)?;
+        let plan = Plan::new(&config, gpu, memory.weights(), memory.scratch());
+        let mut refiner = Self {
+            config,
+            limits,
+            plan,
+            memory,
+            hopper: None,
+            kernels,
+            dependent: true,
+            stop_early: true,
+        };
+        refiner.set_hopper(true)?;
+        Ok(refiner)
+    }
+
+    /// The head's sizes.
+    pub fn config(&self) -> &XpressConfig {
+        &self.config
+    }
+
+    /// The batch and the number of candidates that there is memory for.
+    pub fn limits(&self) -> XpressLimits {
+        self.limits
+    }
+
+    /// The kernels: what they take of the GPU, which PTX they were made of, and the context they are in.
+    pub fn kernels(&self) -> &Arc<XpressKernels> {
+        &self.kernels
+    }
+
+    /// The context it works in.
+    pub fn context(&self) -> &Context {
+        self.kernels.module().context()
+    }
+
+    /// GPU memory that it holds.
+    pub fn memory(&self) -> XpressMemory {
+        let mut memory = self.memory.sizes();
+        memory.scratch += self.hopper.as_ref().map_or(0, HopperReadout::memory_bytes);
+        memory
+    }
+
+    /// Whether launches may overlap the work before them on the stream (programmatic dependent launch): on at first, without effect
+    /// where the GPU cannot. The kernels wait for that work by themselves before they read anything but the head's weights.
+    pub fn set_dependent_launch(&mut self, on: bool) {
+        self.dependent = on;
+    }
+
+    /// Whether passes end at once after one that changed no token: on at first. The tokens are the same.
+    pub fn set_early_stop(&mut self, on: bool) {
+        self.stop_early = on;
+    }
+
+    /// Lets the kernels for Hopper GPUs have the calls that they take, or keeps to the general ones: on at first where there are any.
+    /// The tokens are the same. Allocates, and waits.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn set_hopper(&mut self, on: bool) -> Result<()> {
+        self.hopper = None;
+        if on {
+            self.hopper = HopperReadout::new(
+                self.kernels.module(),
+                Stream::PER_THREAD,
+                self.memory.weights().w2,
+                [self.config.vocab_size as u32, self.config.rank as u32],
+                (self.limits.max_num_reqs * self.config.num_draft_tokens()) as u32,
+            )?;
+            Stream::PER_THREAD.synchronize(self.context())?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues refining a batch of blocks: `[N, B-1]` tokens to `drafts`. A batch of 0 enqueues nothing.
+    ///
+    /// # Errors
+    /// An array that is null, misaligned or too short, other shapes than the head's, a batch or a number of candidates over the limits:
+    /// nothing is enqueued. The driver's error if a launch fails.
+    pub fn refine(
+        &mut self,
+        stream: Stream<'_>,
+        step: &Step<'_>,
+        drafts: DeviceSliceMut<'_, i64>,
+    ) -> Result<()> {
+        let n = step.check(&self.config, &self.limits, &drafts)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let step = plan::Step {
+            base: step.base.view(),
+            hidden: step.hidden.view(),
+            anchors: step.anchors.ptr(),
+            previous: step
+                .previous
+                .map_or(step.anchors.ptr(), |previous| previous.ptr()),
+            seeds: step.seeds.map_or(0, |seeds| seeds.ptr()),
+            passes: step.passes,
+            topc: step.candidates(&self.config, &self.limits)?,
+            stop_early: self.stop_early,
+            drafts: drafts.ptr(),
+        };
+        self.enqueue(stream, |plan, queue| plan.refine(&step, queue))
+    }
+
+    /// Enqueues the hidden cache of hidden states `[N, B, D]`, to `xh`, `[N, B, R]`.
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn hidden_cache(
+        &mut self,
+        stream: Stream<'_>,
+        hidden: DeviceBlocks<'_>,
+        xh: DeviceSliceMut<'_, bf16>,
+    ) -> Result<()> {
+        let checked = Checked::new(&self.config, &self.limits);
+        let n = checked.hidden(&hidden)?;
+        checked.output("xh", &xh, n * self.config.block_size * self.config.rank)?;
+        if n == 0 {
+            return Ok(());
+        }
+        self.enqueue(stream, |plan, queue| {
+            plan.hidden_cache(hidden.view(), xh.ptr(), queue)
+        })
+    }
+
+    /// Enqueues the latents `[N, B-1, R]` of one pass over `blocks`, `[N, B]` (vLLM's `xpress_latent_pass`). `previous` is `[N]` and says
+    /// the batch's size; `xh` is `[N, B, R]`.
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn latent_pass(
+        &mut self,
+        stream: Stream<'_>,
+        (blocks, previous): (DeviceSlice<'_, i64>, DeviceSlice<'_, i64>),
+        xh: DeviceSlice<'_, bf16>,
+        mlp: Mlp,
+        latents: DeviceSliceMut<'_, bf16>,
+    ) -> Result<()> {
+        let XpressConfig {
+            block_size: b,
+            rank: r,
+            ..
+        } = self.config;
+        let checked = Checked::new(&self.config, &self.limits);
+        let n = checked.batch("previous", previous.len())?;
+        checked.input("previous", &previous, n)?;
+        checked.input("blocks", &blocks, n * b)?;
+        checked.input("xh", &xh, n * b * r)?;
+        checked.output("latents", &latents, n * (b - 1) * r)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let inputs = (blocks.ptr(), previous.ptr(), xh.ptr());
+        self.enqueue(stream, |plan, queue| {
+            plan.latents(n, inputs, mlp, latents.ptr(), 0, queue)
+        })
+    }
+
+    /// Enqueues reading out latents `[N, B-1, R]` over the whole vocabulary; the winners go to slots 1.. of `blocks`, `[N, B]`.
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn readout_argmax(
+        &mut self,
+        stream: Stream<'_>,
+        latents: DeviceSlice<'_, bf16>,
+        base: DeviceBlocks<'_>,
+        blocks: DeviceSliceMut<'_, i64>,
+    ) -> Result<()> {
+        let XpressConfig {
+            block_size: b,
+            rank: r,
+            ..
+        } = self.config;
+        let checked = Checked::new(&self.config, &self.limits);
+        let n = checked.base(&base)?;
+        checked.input("latents", &latents, n * (b - 1) * r)?;
+        checked.output("blocks", &blocks, n * b)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let out = Out {
+            blocks: blocks.ptr(),
+            drafts: 0,
+            flag: 0,
+            changed: 0,
+        };
+        self.enqueue(stream, |plan, queue| {
+            plan.readout(base.view(), latents.ptr(), out, queue)
+        })
+    }
+
+    /// Enqueues selecting the `topc` largest base logits of each draft slot: their ids, ascending, to `ids`, `[N, B-1, C]`, and the logits
+    /// to `logits`, of the same shape.
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn select_topc(
+        &mut self,
+        stream: Stream<'_>,
+        base: DeviceBlocks<'_>,
+        topc: usize,
+        ids: DeviceSliceMut<'_, i32>,
+        logits: DeviceSliceMut<'_, bf16>,
+    ) -> Result<()> {
+        let checked = Checked::new(&self.config, &self.limits);
+        let n = checked.base(&base)?;
+        let topc = check_topc(topc.min(self.config.vocab_size), &self.limits)?;
+        let count = n * self.config.num_draft_tokens() * topc;
+        checked.output("ids", &ids, count)?;
+        checked.output("logits", &logits, count)?;
+        if n == 0 {
+            return Ok(());
+        }
+        self.enqueue(stream, |plan, queue| {
+            plan.select(base.view(), topc, (ids.ptr(), logits.ptr()), None, queue)
+        })
+    }
+
+    /// Enqueues `blocks[n, 1 + b] = argmax over v of bf16(base[n, b, v] + bias[n, b, v])` (vLLM's `fused_add_argmax_to_blk`).
+    ///
+    /// Any number of slots and any width, the head's or not, but no more rows than `max_num_reqs` blocks of the head have.
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn add_argmax(
+        &mut self,
+        stream: Stream<'_>,
+        base: DeviceBlocks<'_>,
+        bias: DeviceBlocks<'_>,
+        blocks: DeviceSliceMut<'_, i64>,
+    ) -> Result<()> {
+        let rows = base.layout().requests.saturating_mul(base.layout().slots);
+        Checked::new(&self.config, &self.limits).rows(rows)?;
+        self.add_argmax_with(stream, base, bias, blocks, self.memory.counters())
+    }
+
+    /// [`add_argmax`](Self::add_argmax) with keys and counters for each row, all zero.
+    fn add_argmax_with(
+        &mut self,
+        stream: Stream<'_>,
+        base: DeviceBlocks<'_>,
+        bias: DeviceBlocks<'_>,
+        blocks: DeviceSliceMut<'_, i64>,
+        counters: (u64, u64),
+    ) -> Result<()> {
+        if Checked::new(&self.config, &self.limits).pair(&base, &bias, &blocks)? == 0 {
+            return Ok(());
+        }
+        self.enqueue(stream, |plan, queue| {
+            plan.add_argmax(base.view(), bias.view(), blocks.ptr(), counters, queue)
+        })
+    }
+
+    /// Enqueues [`add_argmax`](Self::add_argmax) over candidates (vLLM's `fused_topc_argmax_to_blk`): `candidates` are the ids of the
+    /// logits, contiguous and of the same shape. Any number of rows.
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn topc_argmax(
+        &mut self,
+        stream: Stream<'_>,
+        base: DeviceBlocks<'_>,
+        bias: DeviceBlocks<'_>,
+        candidates: DeviceSlice<'_, i64>,
+        blocks: DeviceSliceMut<'_, i64>,
+    ) -> Result<()> {
+        let checked = Checked::new(&self.config, &self.limits);
+        let rows = checked.pair(&base, &bias, &blocks)?;
+        checked.input("candidates", &candidates, rows * base.layout().width)?;
+        if rows == 0 {
+            return Ok(());
+        }
+        self.enqueue(stream, |plan, queue| {
+            plan.topc_argmax(
+                base.view(),
+                bias.view(),
+                candidates.ptr(),
+                blocks.ptr(),
+                queue,
+            )
+        })
+    }
+
+    /// Enqueues a plan's launches. The arrays they work with were checked.
+    fn enqueue(
+        &mut self,
+        stream: Stream<'_>,
+        launches: impl FnOnce(&Plan, &mut Queue<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let _current = self.kernels.module().context().enter()?;
+        if let Some(hopper) = &mut self.hopper {
+            hopper.begin();
+        }
+        let mut queue = Queue {
+            kernels: &self.kernels,
+            hopper: self.hopper.as_mut(),
+            stream,
+            dependent: self.dependent,
+        };
+        launches(&self.plan, &mut queue)
+    }
+
+    /// GPU memory that a head of these sizes needs with these limits, on a GPU of so many multiprocessors; kernels for Hopper GPUs
+    /// take 8 bytes a row more.
+    ///
+    /// # Errors
+    /// Sizes or limits out of range.
+    pub fn required_memory(
+        config: &XpressConfig,
+        limits: &XpressLimits,
+        multiprocessors: u32,
+    ) -> Result<XpressMemory> {
+        config.validate()?;
+        limits.validate()?;
+        Ok(Memory::required(config, limits, multiprocessors))
+    }
+}

@@ -1,0 +1,189 @@
+//! The innermost ring: the kernels, looked up and checked once, launched without further checks.
+
+use specdraft_kernels::xpress::{
+    ROW_BLOCKS, argmax, hidden, latent, maxima, readout, score, tile, topc,
+};
+
+use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream};
+use crate::xpress::XpressConfig;
+use crate::xpress::plan::{Call, Gpu, Launch};
+
+/// The XPress refiner's kernels, loaded in a context.
+#[derive(Debug)]
+pub struct XpressKernels {
+    mean: PreparedKernel<{ hidden::XPRESS_MEAN.params.len() }>,
+    project: [PreparedKernel<{ hidden::XPRESS_PROJECT_32.params.len() }>; 2],
+    combine: [PreparedKernel<{ hidden::XPRESS_COMBINE_32.params.len() }>; 2],
+    start: PreparedKernel<{ argmax::XPRESS_START.params.len() }>,
+    mix: PreparedKernel<{ latent::XPRESS_MIX.params.len() }>,
+    gate_up: [PreparedKernel<{ latent::XPRESS_GATE_UP_32.params.len() }>; 2],
+    down: [PreparedKernel<{ latent::XPRESS_DOWN_32.params.len() }>; 2],
+    readout: [PreparedKernel<{ readout::XPRESS_READOUT_16.params.len() }>; ROW_BLOCKS.len()],
+    maxima: PreparedKernel<{ maxima::XPRESS_MAXIMA.params.len() }>,
+    select: PreparedKernel<{ topc::XPRESS_SELECT.params.len() }>,
+    score: PreparedKernel<{ score::XPRESS_SCORE.params.len() }>,
+    add_argmax: PreparedKernel<{ argmax::XPRESS_ADD_ARGMAX.params.len() }>,
+    topc_argmax: PreparedKernel<{ argmax::XPRESS_TOPC_ARGMAX.params.len() }>,
+    max_shared: u32,
+    module: Module,
+}
+
+impl XpressKernels {
+    /// Looks all kernels up in a module and checks them against the ABI table.
+    ///
+    /// # Errors
+    /// [`DriverError::KernelAbi`] where the module is of another version; the driver's.
+    pub fn load(module: &Module) -> Result<Self, DriverError> {
+        let max_shared = module.context().device().max_shared_memory()?;
+        let kernels = Self {
+            mean: PreparedKernel::new(module, &hidden::XPRESS_MEAN)?,
+            project: [
+                PreparedKernel::new(module, &hidden::XPRESS_PROJECT_32)?,
+                PreparedKernel::new(module, &hidden::XPRESS_PROJECT_64)?,
+            ],
+            combine: [
+                PreparedKernel::new(module, &hidden::XPRESS_COMBINE_32)?,
+                PreparedKernel::new(module, &hidden::XPRESS_COMBINE_64)?,
+            ],
+            start: PreparedKernel::new(module, &argmax::XPRESS_START)?,
+            mix: PreparedKernel::new(module, &latent::XPRESS_MIX)?,
+            gate_up: [
+                PreparedKernel::new(module, &latent::XPRESS_GATE_UP_32)?,
+                PreparedKernel::new(module, &latent::XPRESS_GATE_UP_64)?,
+            ],
+            down: [
+                PreparedKernel::new(module, &latent::XPRESS_DOWN_32)?,
+                PreparedKernel::new(module, &latent::XPRESS_DOWN_64)?,
+            ],
+            readout: [
+                PreparedKernel::new(module, &readout::XPRESS_READOUT_16)?,
+                PreparedKernel::new(module, &readout::XPRESS_READOUT_32)?,
+                PreparedKernel::new(module, &readout::XPRESS_READOUT_64)?,
+                PreparedKernel::new(module, &readout::XPRESS_READOUT_128)?,
+            ],
+            maxima: PreparedKernel::new(module, &maxima::XPRESS_MAXIMA)?,
+            select: PreparedKernel::new(module, &topc::XPRESS_SELECT)?,
+            score: PreparedKernel::new(module, &score::XPRESS_SCORE)?,
+            add_argmax: PreparedKernel::new(module, &argmax::XPRESS_ADD_ARGMAX)?,
+            topc_argmax: PreparedKernel::new(module, &argmax::XPRESS_TOPC_ARGMAX)?,
+            max_shared,
+            module: module.clone(),
+        };
+        // More than 48 KB a block is a kernel's to be allowed.
+        for kernel in [&kernels.project[1], &kernels.project[0]] {
+            kernel.allow_shared_bytes(tile::ring_bytes(2))?;
+        }
+        kernels.combine[1].allow_shared_bytes(tile::ring_bytes(2))?;
+        kernels.gate_up[1].allow_shared_bytes(tile::ring_bytes(2))?;
+        kernels.down[1].allow_shared_bytes(tile::ring_bytes(2))?;
+        let most_slots = XpressConfig::MAX_BLOCK_SIZE as u32;
+        kernels
+            .mix
+            .allow_shared_bytes(latent::mix_bytes(most_slots))?;
+        let most_logits = XpressConfig::MAX_VOCAB_SIZE as u32;
+        kernels
+            .select
+            .allow_shared_bytes(topc::select_bytes(most_logits))?;
+        for kernel in &kernels.readout {
+            kernel.allow_shared_bytes(max_shared)?;
+        }
+        Ok(kernels)
+    }
+
+    /// The module they are in, which knows its context and the PTX it was made of.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// Each kernel's name, and what it takes of the GPU.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn resources(&self) -> Result<Vec<(&'static str, KernelResources)>, DriverError> {
+        fn of<const N: usize>(
+            kernel: &PreparedKernel<N>,
+        ) -> Result<(&'static str, KernelResources), DriverError> {
+            Ok((kernel.name(), kernel.resources()?))
+        }
+        let mut all = vec![of(&self.mean)?];
+        for kernel in &self.project {
+            all.push(of(kernel)?);
+        }
+        for kernel in &self.combine {
+            all.push(of(kernel)?);
+        }
+        all.extend([of(&self.start)?, of(&self.mix)?]);
+        for kernel in &self.gate_up {
+            all.push(of(kernel)?);
+        }
+        for kernel in &self.down {
+            all.push(of(kernel)?);
+        }
+        for kernel in &self.readout {
+            all.push(of(kernel)?);
+        }
+        all.extend([of(&self.maxima)?, of(&self.select)?, of(&self.score)?]);
+        all.extend([of(&self.add_argmax)?, of(&self.topc_argmax)?]);
+        Ok(all)
+    }
+
+    /// What grids are made for: this GPU, and a head of this rank.
+    pub(super) fn gpu(&self, rank: u32) -> Result<Gpu, DriverError> {
+        let mut readout_blocks = [0; ROW_BLOCKS.len()];
+        for (i, kernel) in self.readout.iter().enumerate() {
+            let bytes = readout::bytes(ROW_BLOCKS[i], rank);
+            if bytes <= self.max_shared {
+                readout_blocks[i] = kernel.blocks_per_multiprocessor(readout::THREADS, bytes)?;
+            }
+        }
+        Ok(Gpu {
+            multiprocessors: self.module.context().device().multiprocessors(),
+            readout_blocks,
+        })
+    }
+
+    /// Enqueues a launch of the plan.
+    ///
+    /// # Safety
+    /// - The contract of the kernel, as its arguments have it.
+    /// - As [`PreparedKernel::launch`]: the stream and the current context are the module's.
+    pub(super) unsafe fn launch(
+        &self,
+        stream: Stream<'_>,
+        dependent: bool,
+        launch: &Launch,
+    ) -> Result<(), DriverError> {
+        let shape = LaunchShape {
+            grid: launch.grid,
+            threads: launch.threads,
+            shared_bytes: launch.shared_bytes,
+            dependent,
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            match &launch.call {
+                Call::Mean(args) => self.mean.launch(stream, shape, args.words()),
+                Call::Project(tile, args) => {
+                    self.project[tile.index()].launch(stream, shape, args.words())
+                }
+                Call::Combine(tile, args) => {
+                    self.combine[tile.index()].launch(stream, shape, args.words())
+                }
+                Call::Start(args) => self.start.launch(stream, shape, args.words()),
+                Call::Mix(args) => self.mix.launch(stream, shape, args.words()),
+                Call::GateUp(tile, args) => {
+                    self.gate_up[tile.index()].launch(stream, shape, args.words())
+                }
+                Call::Down(tile, args) => {
+                    self.down[tile.index()].launch(stream, shape, args.words())
+                }
+                Call::Readout(i, args) => self.readout[*i].launch(stream, shape, args.words()),
+                Call::Maxima(args) => self.maxima.launch(stream, shape, args.words()),
+                Call::Select(args) => self.select.launch(stream, shape, args.words()),
+                Call::Score(args) => self.score.launch(stream, shape, args.words()),
+                Call::AddArgmax(args) => self.add_argmax.launch(stream, shape, args.words()),
+                Call::TopcArgmax(args) => self.topc_argmax.launch(stream, shape, args.words()),
+            }
+        }
+    }
+}
