@@ -1,4 +1,5 @@
 //! What the GPU benchmarks share: arguments, timing in replayed graphs, peers' results, records.
+#![allow(dead_code, reason = "every benchmark takes its part of it")]
 
 mod options;
 mod peer;

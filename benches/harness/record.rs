@@ -106,6 +106,24 @@ impl Report {
         self.add_line(case, variant, timing, correct, peer_us)
     }
 
+    /// Adds a result that the peer needs several of its cases for, each so many times.
+    ///
+    /// # Errors
+    /// None but a failing standard output.
+    pub(crate) fn add_against(
+        &mut self,
+        case: &str,
+        variant: &str,
+        timing: Timing,
+        correct: bool,
+        peers: &[(String, usize)],
+    ) -> Result<()> {
+        let us = |(case, times): &(String, usize)| Some(self.peer.us(case)? * *times as f64);
+        let peer_us = peers.iter().map(us).sum::<Option<f64>>();
+        let peer_us = peer_us.filter(|_| !peers.is_empty());
+        self.add_line(case, variant, timing, correct, peer_us)
+    }
+
     /// Adds a result that the peer has nothing to compare with.
     ///
     /// # Errors

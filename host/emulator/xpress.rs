@@ -316,12 +316,7 @@ impl XpressBackend for EmulatorXpress {
         }
         let (_base, base) = self.logits(base);
         let (latents, out) = (Buffer::from_slice(latents), Buffer::from_slice(blocks));
-        let to = Out {
-            blocks: out.arg(),
-            drafts: 0,
-            flag: 0,
-            changed: 0,
-        };
+        let to = Out::to(out.arg());
         self.plan
             .readout(base, latents.arg(), to, &mut self.runner)?;
         blocks.copy_from_slice(&out.read());

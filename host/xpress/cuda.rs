@@ -60,7 +60,7 @@ use half::bf16;
 use crate::driver::{Context, DeviceSlice, DeviceSliceMut, Module, Stream};
 use crate::error::Result;
 use crate::xpress::backend::check_topc;
-use crate::xpress::hopper::HopperReadout;
+use crate::xpress::hopper::{HopperReadout, Readout};
 use crate::xpress::plan::{self, Out, Plan};
 use crate::xpress::{Mlp, XpressConfig, XpressHead, XpressLimits, XpressMemory};
 
@@ -85,6 +85,7 @@ pub struct CudaXpress {
     kernels: Arc<XpressKernels>,
     dependent: bool,
     stop_early: bool,
+    readout: Option<Readout>,
 }
 
 impl CudaXpress {
@@ -122,6 +123,7 @@ impl CudaXpress {
             kernels,
             dependent: true,
             stop_early: true,
+            readout: None,
         };
         refiner.set_hopper(true)?;
         Ok(refiner)
@@ -183,6 +185,16 @@ impl CudaXpress {
             Stream::PER_THREAD.synchronize(self.context())?;
         }
         Ok(())
+    }
+
+    /// Whether there are kernels for Hopper GPUs to choose from.
+    pub fn has_hopper(&self) -> bool {
+        self.hopper.is_some()
+    }
+
+    /// Which kernel read out the whole vocabulary last; `None` before the first time.
+    pub fn last_readout(&self) -> Option<Readout> {
+        self.readout
     }
 
     /// Enqueues refining a batch of blocks: `[N, B-1]` tokens to `drafts`. A batch of 0 enqueues nothing.
@@ -293,12 +305,7 @@ impl CudaXpress {
         if n == 0 {
             return Ok(());
         }
-        let out = Out {
-            blocks: blocks.ptr(),
-            drafts: 0,
-            flag: 0,
-            changed: 0,
-        };
+        let out = Out::to(blocks.ptr());
         self.enqueue(stream, |plan, queue| {
             plan.readout(base.view(), latents.ptr(), out, queue)
         })
@@ -328,6 +335,44 @@ impl CudaXpress {
         }
         self.enqueue(stream, |plan, queue| {
             plan.select(base.view(), topc, (ids.ptr(), logits.ptr()), None, queue)
+        })
+    }
+
+    /// Enqueues reading out latents `[N, B-1, R]` over candidates: what [`select_topc`](Self::select_topc) wrote, `[N, B-1, C]` with
+    /// C = `topc`. The winners' ids go to slots 1.. of `blocks`, `[N, B]`, whose length says N.
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn readout_topc(
+        &mut self,
+        stream: Stream<'_>,
+        latents: DeviceSlice<'_, bf16>,
+        (ids, logits): (DeviceSlice<'_, i32>, DeviceSlice<'_, bf16>),
+        topc: usize,
+        blocks: DeviceSliceMut<'_, i64>,
+    ) -> Result<()> {
+        let XpressConfig {
+            block_size: b,
+            rank: r,
+            ..
+        } = self.config;
+        let checked = Checked::new(&self.config, &self.limits);
+        let n = checked.batch("blocks", blocks.len() / b)?;
+        let topc = check_topc(topc.min(self.config.vocab_size), &self.limits)?;
+        checked.input("latents", &latents, n * (b - 1) * r)?;
+        checked.input("ids", &ids, n * (b - 1) * topc)?;
+        checked.input("logits", &logits, n * (b - 1) * topc)?;
+        checked.output("blocks", &blocks, n * b)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let candidates = (ids.ptr(), logits.ptr());
+        let out = Out::to(blocks.ptr());
+        self.enqueue(stream, |plan, queue| {
+            plan.score(
+                plan.score_args(n, topc, candidates, latents.ptr(), out),
+                queue,
+            )
         })
     }
 
@@ -411,8 +456,11 @@ impl CudaXpress {
             hopper: self.hopper.as_mut(),
             stream,
             dependent: self.dependent,
+            readout: self.readout,
         };
-        launches(&self.plan, &mut queue)
+        let enqueued = launches(&self.plan, &mut queue);
+        self.readout = queue.readout;
+        enqueued
     }
 
     /// GPU memory that a head of these sizes needs with these limits, on a GPU of so many multiprocessors; kernels for Hopper GPUs

@@ -82,6 +82,30 @@ impl XpressRefiner {
         Ok(Self::new(Box::new(CpuXpress::new(head, limits)?)))
     }
 
+    /// A refiner in the emulator.
+    ///
+    /// # Errors
+    /// As [`EmulatorXpress::new`](crate::emulator::EmulatorXpress::new).
+    #[cfg(feature = "emulator")]
+    pub fn emulator(head: impl Into<Arc<XpressHead>>, limits: XpressLimits) -> Result<Self> {
+        let backend = crate::emulator::EmulatorXpress::new(head, limits)?;
+        Ok(Self::new(Box::new(backend)))
+    }
+
+    /// A refiner on GPU `ordinal` (after `CUDA_VISIBLE_DEVICES`).
+    ///
+    /// # Errors
+    /// As [`OwnedCudaXpress::new`](super::cuda::OwnedCudaXpress::new).
+    #[cfg(feature = "cuda")]
+    pub fn cuda(
+        head: impl Into<Arc<XpressHead>>,
+        limits: XpressLimits,
+        ordinal: usize,
+    ) -> Result<Self> {
+        let backend = super::cuda::OwnedCudaXpress::new(head, limits, ordinal)?;
+        Ok(Self::new(Box::new(backend)))
+    }
+
     /// A refiner on any backend.
     pub fn new(backend: Box<dyn XpressBackend>) -> Self {
         Self { backend }

@@ -25,6 +25,18 @@ pub(crate) struct Out {
     pub(crate) changed: u64,
 }
 
+impl Out {
+    /// For a pass by itself.
+    pub(crate) fn to(blocks: u64) -> Self {
+        Self {
+            blocks,
+            drafts: 0,
+            flag: 0,
+            changed: 0,
+        }
+    }
+}
+
 impl Plan {
     /// The readout of latents over the whole vocabulary.
     pub(crate) fn readout(
@@ -247,7 +259,7 @@ impl Plan {
     }
 
     /// A pass over candidates.
-    pub(super) fn score(&self, args: ScoreArgs, to: &mut dyn Enqueue) -> Result<()> {
+    pub(crate) fn score(&self, args: ScoreArgs, to: &mut dyn Enqueue) -> Result<()> {
         to.enqueue(&Launch {
             call: Call::Score(args),
             grid: [args.rows * args.count.div_ceil(args.part), 1, 1],
@@ -256,7 +268,8 @@ impl Plan {
         })
     }
 
-    pub(super) fn score_args(
+    /// The arguments of a pass over candidates `(ids, logits)`, `count` a row.
+    pub(crate) fn score_args(
         &self,
         requests: usize,
         count: usize,
