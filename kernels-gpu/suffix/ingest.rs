@@ -205,9 +205,12 @@ unsafe fn place(args: PlaceArgs) {
     let block = thread::block_idx_x();
     pdl::wait();
     let counters = Global::new(args.counters, counter::COUNT);
-    // SAFETY: the counters are there; the whole warp is here.
+    // SAFETY: the counters are there; `load` checks the document and the slot; the whole warp is here.
     unsafe {
+        // Both chains of loads in flight at once.
         let doc_seq = counters.ld_nc(counter::DOC_SEQ) as u64;
+        let head = counters.ld_nc(counter::HEAD) as u32;
+        let first = load(&args, lane);
         let mut starts_anew = doc_seq + u64::from(args.num_docs) >= MAX_DOC_SEQ;
         if starts_anew {
             let known = count_known(&args, lane);
@@ -223,8 +226,8 @@ unsafe fn place(args: PlaceArgs) {
             }
             return;
         }
-        let head = counters.ld_nc(counter::HEAD) as u32;
-        place_all(&args, head, select(starts_anew, 0, doc_seq as u32), lane);
+        let doc_seq = select(starts_anew, 0, doc_seq as u32);
+        place_all(&args, head, doc_seq, first, lane);
     }
 }
 
@@ -267,16 +270,19 @@ unsafe fn clear(args: &PlaceArgs, thread: u32, threads: u32) {
 /// # Safety
 ///
 /// - As the kernel; one whole warp calls it.
+/// - `first` is document `lane`.
 #[inline(always)]
-unsafe fn place_all(args: &PlaceArgs, head: u32, doc_seq: u32, lane: u32) {
+unsafe fn place_all(args: &PlaceArgs, head: u32, doc_seq: u32, first: Record, lane: u32) {
     let plan = Plan::new(args.plan, args.num_docs);
     let (mut head, mut doc_seq, mut lap, mut words) = (head, doc_seq, 0, 0u64);
     let mut base = 0;
+    let mut next = first;
     while base < args.num_docs {
         let doc = base + lane;
         // SAFETY: `load` checks the document and the slot; a batch has no more laps than documents.
         unsafe {
-            let mut record = load(args, doc);
+            let mut record = next;
+            next = load(args, doc + 32);
             let known = record.slot >= 0;
             let size = select(known, record.len + 1, 0);
             let sum = inclusive_sum(size, lane);
@@ -319,6 +325,10 @@ unsafe fn place_all(args: &PlaceArgs, head: u32, doc_seq: u32, lane: u32) {
             plan.header.st(NEW_HEAD, i64::from(head));
             plan.header.st(NEW_DOC_SEQ, i64::from(doc_seq));
             plan.header.st(WORDS, words as i64);
+        }
+        // With no later lap the records say so already: `covered` was the lap, 0.
+        if lap == 0 {
+            return;
         }
         warp::sync_warp_full();
         reach_of_later_laps(plan.laps, lap, lane);
