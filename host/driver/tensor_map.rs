@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::Driver;
+use super::{Context, DriverError};
 
 /// A bf16 array of up to three dimensions, the first contiguous, and the boxes that are copied of it with 128-byte swizzle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,18 @@ pub(crate) struct Boxes {
 impl Boxes {
     /// The map of an array of the first two dimensions alone, if `planar`, or of all three. `None` where the driver is older than
     /// CUDA 12.0 or the array is not one that TMA takes.
-    pub(crate) fn encode(&self, driver: &Driver, planar: bool) -> Option<[u64; 16]> {
-        let encode = driver.api().cuTensorMapEncodeTiled?;
+    ///
+    /// # Errors
+    /// The driver's if the context cannot be made current.
+    pub(crate) fn encode(
+        &self,
+        context: &Context,
+        planar: bool,
+    ) -> Result<Option<[u64; 16]>, DriverError> {
+        let Some(encode) = context.driver().api().cuTensorMapEncodeTiled else {
+            return Ok(None);
+        };
+        let _current = context.enter()?;
         let mut map = TensorMapRaw([0; 16]);
         let steps = [1; 3];
         // SAFETY: the map has the size and alignment that the driver asks for, and the arrays one element for each of up to three
@@ -48,7 +58,7 @@ impl Boxes {
                 ZEROS_OUTSIDE,
             )
         };
-        (code == 0).then_some(map.0)
+        Ok((code == 0).then_some(map.0))
     }
 }
 

@@ -82,7 +82,7 @@ impl HopperReadout {
             of: [BOX_COLUMNS, TILE, 1],
             promote: false,
         };
-        let Some(map) = boxes.encode(context.driver(), true) else {
+        let Some(map) = boxes.encode(context, true)? else {
             return Ok(None);
         };
         let prepare = |variant: &readout_sm90::Variant| {
@@ -175,7 +175,7 @@ impl HopperReadout {
             slots: args.slots,
         };
         if self.mapped != Some(mapped) {
-            let Some(maps) = self.encode(&groups, args) else {
+            let Some(maps) = self.encode(&groups, args)? else {
                 return Ok(false);
             };
             // SAFETY: the caller's contract; the launch writes this object's memory alone.
@@ -227,9 +227,13 @@ impl HopperReadout {
         Some((groups, variant))
     }
 
-    /// The maps of base logits and latents.
-    fn encode(&self, groups: &Groups, args: &ReadoutArgs) -> Option<[[u64; 16]; 2]> {
-        let driver = self.module.context().driver();
+    /// The maps of base logits and latents; `None` if the driver does not take the arrays.
+    fn encode(
+        &self,
+        groups: &Groups,
+        args: &ReadoutArgs,
+    ) -> Result<Option<[[u64; 16]; 2]>, DriverError> {
+        let context = self.module.context();
         let [y, z] = groups.boxes;
         let boxes = |address, width: u32, strides: [u64; 2], promote| Boxes {
             address,
@@ -239,12 +243,11 @@ impl HopperReadout {
             promote,
         };
         let rank = u64::from(RANK);
-        let latents = [rank, rank * u64::from(groups.sizes[0])];
-        let base = args.base.addr() as u64;
-        Some([
-            boxes(base, args.vocabulary, groups.strides, false).encode(driver, false)?,
-            boxes(args.latents.addr() as u64, RANK, latents, true).encode(driver, false)?,
-        ])
+        let strides = [rank, rank * u64::from(groups.sizes[0])];
+        let (base, latents) = (args.base.addr() as u64, args.latents.addr() as u64);
+        let base = boxes(base, args.vocabulary, groups.strides, false).encode(context, false)?;
+        let latents = boxes(latents, RANK, strides, true).encode(context, false)?;
+        Ok(base.zip(latents).map(|(base, latents)| [base, latents]))
     }
 
     /// # Safety
