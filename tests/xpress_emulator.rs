@@ -9,7 +9,7 @@ use specdraft::xpress::{
     BlockLayout, BlockView, Generate, RefineInputs, XpressBackend, XpressConfig, XpressHead,
     XpressLimits, bf16,
 };
-use test_support::xpress::{ExactCase, check_golden};
+use test_support::xpress::{ExactCase, check_bad_input, check_golden};
 
 test_support::xpress_property_tests!(|head, limits| Ok(Box::new(EmulatorXpress::new(
     head, limits
@@ -22,6 +22,11 @@ fn the_emulator_equals_the_golden_vectors() {
     assert!(report.latents > 0 && report.argmaxes > 0, "{report:?}");
     assert!(report.topcs > 0 && report.refinements > 0, "{report:?}");
     assert!(100 * report.ties < report.tokens, "{report:?}");
+}
+
+#[test]
+fn the_emulator_refuses_bad_input() {
+    check_bad_input(&mut |head, limits| Ok(Box::new(EmulatorXpress::new(head, limits)?)));
 }
 
 proptest! {

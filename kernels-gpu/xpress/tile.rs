@@ -1,6 +1,6 @@
 //! Tiles of matrices in shared memory, and their products: what all matrix kernels here share.
 //!
-//! A *chunk* is 64 columns of some rows of a bf16 matrix. [`product`] computes a tile of `A W^T` by four warps:
+//! A *chunk* is 64 columns of some rows of a bf16 matrix. `product` computes a tile of `A W^T` by four warps:
 //!
 //! ```text
 //! acc = 0
@@ -25,7 +25,7 @@ use cuda_std::{Global, Shared, bf16, cp_async};
 pub const CHUNK: u32 = 64;
 /// Chunks in shared memory.
 pub(super) const STAGES: u32 = 4;
-/// Threads of a block that runs [`product`].
+/// Threads of a block that runs `product`.
 pub const THREADS: u32 = 128;
 
 /// Rows of A and of W that a tile of size `t` (1 or 2) covers.
@@ -33,7 +33,7 @@ pub const fn side(t: usize) -> u32 {
     32 * t as u32
 }
 
-/// Bytes of shared memory that [`product`] needs for tiles of size `t`.
+/// Bytes of shared memory that `product` needs for tiles of size `t`.
 pub const fn ring_bytes(t: usize) -> u32 {
     STAGES * 2 * side(t) * CHUNK * 2
 }
@@ -91,7 +91,7 @@ pub(super) unsafe fn add_product<const I: usize, const J: usize>(
     });
 }
 
-/// One operand of [`product`]: a matrix and where its parts lie.
+/// One operand of `product`: a matrix and where its parts lie.
 pub(super) struct Operand<F> {
     pub(super) matrix: Global<bf16>,
     /// `at(i, k)`: where in the matrix the 8 columns from `k` on of this thread's i-th row lie ([`own_row`]); `None` for
@@ -152,7 +152,7 @@ pub(super) unsafe fn product<const T: usize, const J: usize>(
 /// Starts the copies of one chunk of both operands.
 ///
 /// # Safety
-/// - As [`product`]; nobody uses the stage.
+/// - As `product`; nobody uses the stage.
 #[inline(always)]
 unsafe fn copy<const T: usize, A, W>(
     stage: Shared<bf16>,
