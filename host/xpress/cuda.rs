@@ -61,6 +61,7 @@ use crate::driver::{Context, DeviceSlice, DeviceSliceMut, Module, Stream};
 use crate::error::Result;
 use crate::xpress::backend::check_topc;
 use crate::xpress::hopper::{HopperReadout, Readout};
+use crate::xpress::hopper_latents::HopperLatents;
 use crate::xpress::plan::{self, Out, Plan};
 use crate::xpress::{Mlp, XpressConfig, XpressHead, XpressLimits, XpressMemory};
 
@@ -82,10 +83,13 @@ pub struct CudaXpress {
     plan: Plan,
     memory: Memory,
     hopper: Option<HopperReadout>,
+    clusters: Option<HopperLatents>,
+    use_clusters: bool,
     kernels: Arc<XpressKernels>,
     dependent: bool,
     stop_early: bool,
     readout: Option<Readout>,
+    latents: Option<&'static str>,
 }
 
 impl CudaXpress {
@@ -114,16 +118,20 @@ impl CudaXpress {
         let gpu = kernels.gpu(config.rank as u32)?;
         let memory = Memory::new(context, head, &limits)?;
         let plan = Plan::new(&config, gpu, memory.weights(), memory.scratch());
+        let clusters = HopperLatents::new(kernels.module(), Stream::PER_THREAD, head)?;
         let mut refiner = Self {
             config,
             limits,
             plan,
             memory,
             hopper: None,
+            clusters,
+            use_clusters: false,
             kernels,
             dependent: true,
             stop_early: true,
             readout: None,
+            latents: None,
         };
         refiner.set_hopper(true)?;
         Ok(refiner)
@@ -153,6 +161,10 @@ impl CudaXpress {
     pub fn memory(&self) -> XpressMemory {
         let mut memory = self.memory.sizes();
         memory.scratch += self.hopper.as_ref().map_or(0, HopperReadout::memory_bytes);
+        memory.weights += self
+            .clusters
+            .as_ref()
+            .map_or(0, HopperLatents::memory_bytes);
         memory
     }
 
@@ -173,6 +185,7 @@ impl CudaXpress {
     /// # Errors
     /// The driver's.
     pub fn set_hopper(&mut self, on: bool) -> Result<()> {
+        self.use_clusters = on;
         self.hopper = None;
         if on {
             self.hopper = HopperReadout::new(
@@ -189,12 +202,18 @@ impl CudaXpress {
 
     /// Whether there are kernels for Hopper GPUs to choose from.
     pub fn has_hopper(&self) -> bool {
-        self.hopper.is_some()
+        self.hopper.is_some() || self.clusters.is_some()
     }
 
     /// Which kernel read out the whole vocabulary last; `None` before the first time.
     pub fn last_readout(&self) -> Option<Readout> {
         self.readout
+    }
+
+    /// Which kernel made latents last: `xpress_mix`, the first of the three for every GPU, or one of
+    /// [`HopperLatents`]'s, which makes them alone or runs all passes over candidates; `None` before the first time.
+    pub fn last_latents(&self) -> Option<&'static str> {
+        self.latents
     }
 
     /// Enqueues refining a batch of blocks: `[N, B-1]` tokens to `drafts`. A batch of 0 enqueues nothing.
@@ -454,17 +473,19 @@ impl CudaXpress {
         let mut queue = Queue {
             kernels: &self.kernels,
             hopper: self.hopper.as_mut(),
+            clusters: self.clusters.as_ref().filter(|_| self.use_clusters),
             stream,
             dependent: self.dependent,
             readout: self.readout,
+            latents: self.latents,
         };
         let enqueued = launches(&self.plan, &mut queue);
-        self.readout = queue.readout;
+        (self.readout, self.latents) = (queue.readout, queue.latents);
         enqueued
     }
 
     /// GPU memory that a head of these sizes needs with these limits, on a GPU of so many multiprocessors; kernels for Hopper GPUs
-    /// take 8 bytes a row more.
+    /// take 8 bytes a row more, and 1.2 MB for weights in their order.
     ///
     /// # Errors
     /// Sizes or limits out of range.

@@ -62,7 +62,8 @@ impl HopperLatents {
         let Some(packed) = Packed::new(head) else {
             return Ok(None);
         };
-        let latent = |kernel, requests| Clustered::new(module, kernel, latent_sm90::bytes(requests));
+        let latent =
+            |kernel, requests| Clustered::new(module, kernel, latent_sm90::bytes(requests));
         let refine =
             |kernel, requests| Clustered::new(module, kernel, refine_topc_sm90::bytes(requests));
         let upload = |values: &[half::bf16], name| {
@@ -314,12 +315,12 @@ impl<const N: usize> Clustered<N> {
     }
 }
 
-/// What a round of each kernel takes, of 1, 2 and 3 requests a cluster: microseconds on an H200.
-const LATENT_COSTS: [u32; 3] = [44, 66, 98];
-const REFINE_COSTS: [u32; 3] = [48, 77, 108];
+/// What a round takes of the kernels for 1, 2 and 3 requests a cluster: tenths of microseconds and microseconds on an H200.
+const LATENT_COSTS: [u32; 3] = [55, 75, 97];
+const REFINE_COSTS: [u32; 3] = [49, 75, 106];
 
 /// More rounds than that are left to the general kernels.
-const MOST_LATENT_ROUNDS: u32 = 1;
+const MOST_LATENT_ROUNDS: u32 = 3;
 
 /// The kernel whose rounds take the least time in all, and its clusters: as many as run at the same time, if there is work for all.
 fn pick<const N: usize>(requests: u32, kernels: &[Clustered<N>; 3], costs: [u32; 3]) -> Pick {

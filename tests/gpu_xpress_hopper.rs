@@ -1,0 +1,209 @@
+//! Latents and whole refinements over candidates by the cluster kernels of Hopper, against the general kernels and the CPU. Run with
+//! `cargo test --release --features cuda --test gpu_xpress_hopper -- --ignored --test-threads 1 --nocapture`.
+
+mod xpress_clusters;
+
+use std::collections::BTreeSet;
+
+use half::bf16;
+use specdraft::xpress::Generate;
+use xpress_clusters::{Bench, RANK, Step, reference_latents};
+
+const REQUESTS: [usize; 13] = [1, 2, 3, 4, 7, 8, 15, 16, 30, 32, 33, 64, 128];
+const DRAFTS: usize = 15;
+
+/// Sums that are exact in any order: all three answers are the same bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn exact_latents_are_equal() {
+    let mut bench = Bench::new(3000, Generate::Exact, 1);
+    let mut kernels = BTreeSet::new();
+    for requests in REQUESTS {
+        let mut step = bench.step(requests, 512, 0, requests as u64);
+        hostile_tokens(&mut step, 3000);
+        let on_gpu = bench.upload(&step);
+        let Some(kernel) = bench.latents_kernel(&on_gpu) else {
+            continue;
+        };
+        kernels.insert(kernel);
+        let expected = reference_latents(&mut bench.cpu, &step);
+        let got = bench.latents(&on_gpu, true);
+        assert!(got == expected, "{requests} requests, {kernel} and the CPU");
+        let general = bench.latents(&on_gpu, false);
+        assert!(
+            got == general,
+            "{requests} requests, {kernel} and the general kernels"
+        );
+    }
+    println!("{kernels:?}");
+    assert!(kernels.len() >= 3, "{kernels:?}");
+}
+
+/// A NaN in a hidden cache stays in its request, and does not reach earlier slots.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn nan_reaches_no_other_latent() {
+    let mut bench = Bench::new(500, Generate::Exact, 2);
+    for requests in [1, 2, 5, 9, 20, 32] {
+        let mut step = bench.step(requests, 512, 0, 7);
+        let clean = reference_latents(&mut bench.cpu, &step);
+        let (request, slot) = (requests / 2, 5);
+        step.xh[(request * 16 + slot) * RANK + 77] = bf16::NAN;
+        let on_gpu = bench.upload(&step);
+        let got = bench.latents(&on_gpu, true);
+        let rows = got.chunks_exact(RANK).zip(clean.chunks_exact(RANK));
+        for (row, (got, clean)) in rows.enumerate() {
+            let hit = row / DRAFTS == request && row % DRAFTS + 1 >= slot;
+            let reached = got.iter().any(|value| value.is_nan());
+            assert!(reached || !hit, "{requests} requests, row {row}: no NaN");
+            assert!(hit || got == clean, "{requests} requests, row {row}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn rounded_latents_are_close() {
+    let mut bench = Bench::new(3000, Generate::Normal, 3);
+    for requests in REQUESTS {
+        let step = bench.step(requests, 512, 0, requests as u64);
+        let on_gpu = bench.upload(&step);
+        if bench.latents_kernel(&on_gpu).is_none() {
+            continue;
+        }
+        let expected = reference_latents(&mut bench.cpu, &step);
+        let got = bench.latents(&on_gpu, true);
+        let (mut error, mut norm) = (0.0, 0.0);
+        for (a, b) in expected.iter().zip(&got) {
+            let (a, b) = (f64::from(a.to_f32()), f64::from(b.to_f32()));
+            error += (a - b) * (a - b);
+            norm += a * a;
+            assert!(
+                (a - b).abs() <= 0.05 * (1.0 + a.abs()),
+                "{requests} requests: {a} {b}"
+            );
+        }
+        let error = (error / norm).sqrt();
+        println!("{requests} requests: error {error:.1e}");
+        assert!(error < 3e-3, "{requests} requests: {error}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn exact_refinements_are_equal() {
+    let mut bench = Bench::new(3000, Generate::Exact, 4);
+    let mut kernels = BTreeSet::new();
+    for requests in REQUESTS {
+        for (count, passes) in [(512, 6), (512, 1), (511, 8), (64, 3), (100, 2), (1, 5)] {
+            let step = bench.step(requests, count, passes as usize, passes.into());
+            let what = format!("{requests} requests, {count} candidates, {passes} passes");
+            let mut on_gpu = bench.upload(&step);
+            kernels.insert(bench.refine_kernel(&on_gpu, passes).expect(&what));
+            let got = bench.refine(&mut on_gpu, &step, passes, true);
+            assert!(got == step.refined, "{what}: the CPU's tokens");
+            let general = bench.refine(&mut on_gpu, &step, passes, false);
+            assert!(got == general, "{what}: the general kernels' tokens");
+        }
+    }
+    println!("{kernels:?}");
+    assert_eq!(kernels.len(), 3, "{kernels:?}");
+}
+
+/// Tokens that are none, logits that are no numbers, rows without a winner, ties.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn hostile_values_are_handled_alike() {
+    let mut bench = Bench::new(3000, Generate::Exact, 5);
+    for requests in [1, 2, 3, 8, 16, 33] {
+        for count in [512, 509, 70] {
+            let mut step = bench.step(requests, count, 0, 9);
+            hostile_tokens(&mut step, 3000);
+            for (row, logits) in step.logits.chunks_exact_mut(count).enumerate() {
+                match row % 6 {
+                    0 => logits.fill(bf16::NEG_INFINITY),
+                    1 => logits.fill(bf16::NAN),
+                    2 => logits.fill(bf16::from_f32(2.5)),
+                    3 => {
+                        for (i, logit) in logits.iter_mut().enumerate() {
+                            *logit = [bf16::ZERO, bf16::NEG_ZERO][i * 7 % 5 % 2];
+                        }
+                    }
+                    4 => {
+                        logits[0] = bf16::NAN;
+                        logits[1..].fill(bf16::NEG_INFINITY);
+                    }
+                    _ => logits
+                        .iter_mut()
+                        .step_by(3)
+                        .for_each(|logit| *logit = bf16::NAN),
+                }
+            }
+            // Ids that are none of the vocabulary have no bias.
+            step.ids
+                .iter_mut()
+                .step_by(11)
+                .for_each(|id| *id = i32::MAX - *id);
+            step.ids
+                .iter_mut()
+                .skip(5)
+                .step_by(13)
+                .for_each(|id| *id = -1 - *id);
+            let mut on_gpu = bench.upload(&step);
+            for passes in [1, 4, 8] {
+                let got = bench.refine(&mut on_gpu, &step, passes, true);
+                let general = bench.refine(&mut on_gpu, &step, passes, false);
+                assert!(
+                    got == general,
+                    "{requests} requests, {count} candidates, {passes} passes"
+                );
+            }
+        }
+    }
+}
+
+/// Where sums are rounded, K passes in one launch are K launches of one pass, and the tokens of a pass are as good as the CPU's.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn rounded_refinements_are_as_good() {
+    let mut bench = Bench::new(3000, Generate::Normal, 6);
+    for requests in REQUESTS {
+        let mut step = bench.step(requests, 512, 1, requests as u64);
+        let mut on_gpu = bench.upload(&step);
+        let whole = bench.refine(&mut on_gpu, &step, 6, true);
+        let (mut equal, mut rows) = (0, 0);
+        for pass in 0..6 {
+            let got = bench.refine(&mut on_gpu, &step, 1, true);
+            if pass == 0 {
+                let same = got.iter().zip(&step.refined).filter(|(a, b)| a == b);
+                (equal, rows) = (same.count(), got.len());
+            }
+            let blocks = step
+                .blocks
+                .chunks_exact_mut(16)
+                .zip(got.chunks_exact(DRAFTS));
+            for (block, drafts) in blocks {
+                block[1..].copy_from_slice(drafts);
+            }
+            if pass == 5 {
+                assert!(got == whole, "{requests} requests: passes of one launch");
+            }
+        }
+        println!("{requests} requests: {equal} of {rows} rows equal in the first pass");
+        assert!(
+            equal * 50 >= rows * 49,
+            "{requests} requests: {equal} of {rows}"
+        );
+    }
+}
+
+/// Previous tokens, anchors and seeds that are no tokens.
+fn hostile_tokens(step: &mut Step, vocabulary: i64) {
+    let none = [-1, vocabulary, i64::MAX, i64::MIN, 1 << 32];
+    for (i, token) in step.previous.iter_mut().enumerate().step_by(2) {
+        *token = none[i % 5];
+    }
+    for (i, token) in step.blocks.iter_mut().enumerate().step_by(7) {
+        *token = none[i % 5];
+    }
+}
