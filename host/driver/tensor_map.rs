@@ -15,6 +15,8 @@ pub(crate) struct Boxes {
     pub(crate) strides: [u64; 2],
     /// Elements of a box in each dimension; the first 64, which are 128 bytes.
     pub(crate) of: [u32; 3],
+    /// Whether elements outside the array arrive as NaN, not as zeros.
+    pub(crate) nan_outside: bool,
     /// Whether L2 fetches 256 bytes where less is asked for.
     pub(crate) promote: bool,
 }
@@ -55,7 +57,11 @@ impl Boxes {
                 } else {
                     L2_AS_ASKED
                 },
-                ZEROS_OUTSIDE,
+                if self.nan_outside {
+                    NAN_OUTSIDE
+                } else {
+                    ZEROS_OUTSIDE
+                },
             )
         };
         Ok((code == 0).then_some(map.0))
@@ -73,6 +79,7 @@ const SWIZZLE_128_BYTES: c_int = 3;
 const L2_AS_ASKED: c_int = 0;
 const L2_256_BYTES: c_int = 3;
 const ZEROS_OUTSIDE: c_int = 0;
+const NAN_OUTSIDE: c_int = 1;
 
 /// The type of `cuTensorMapEncodeTiled`'s sizes of boxes.
 const _: () = assert!(size_of::<c_uint>() == size_of::<u32>());

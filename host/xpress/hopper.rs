@@ -80,6 +80,7 @@ impl HopperReadout {
             sizes: [RANK.into(), vocabulary.into(), 1],
             strides: [2 * u64::from(RANK), 0],
             of: [BOX_COLUMNS, TILE, 1],
+            nan_outside: false,
             promote: false,
         };
         let Some(map) = boxes.encode(context, true)? else {
@@ -235,12 +236,13 @@ impl HopperReadout {
     ) -> Result<Option<[[u64; 16]; 2]>, DriverError> {
         let context = self.module.context();
         let [y, z] = groups.boxes;
-        let boxes = |address, width: u32, strides: [u64; 2], promote| Boxes {
+        let boxes = |address, width: u32, strides: [u64; 2], is_latents: bool| Boxes {
             address,
             sizes: [width.into(), groups.sizes[0].into(), groups.sizes[1].into()],
             strides: strides.map(|elements| 2 * elements),
             of: [BOX_COLUMNS, y, z],
-            promote,
+            nan_outside: !is_latents,
+            promote: is_latents,
         };
         let rank = u64::from(RANK);
         let strides = [rank, rank * u64::from(groups.sizes[0])];

@@ -25,7 +25,8 @@
 //! 7. Tiles from a counter, asked one ahead: blocks that have to wait for memory take fewer.
 //! 8. Blocks are dealt to row blocks in proportion to the bytes of a tile, 64 KB of w2 and 16 KB a group: all end together.
 //! 9. w2 does not depend on earlier launches: two tiles are fetched before `pdl::wait`.
-//! 10. The last tile slides back to stay inside the vocabulary. Entries that are seen twice give the same key.
+//! 10. The last tile slides back to end with the vocabulary, or up to seven entries behind: boxes start at multiples of 16 bytes. Entries
+//!     that are seen twice give the same key; base logits behind the last arrive as NaN, and win nothing.
 //! 11. Where requests lie apart, a group is as many whole requests as 64 rows hold: a box of three dimensions (entries, slots, requests)
 //!     fetches them. Rows that are left over hold what was there before; they meet no others, and are dropped at the end.
 
@@ -122,9 +123,9 @@ kernels! {
     struct HopperArgs {
         /// w2, `[V, 256]` in boxes of `[128, 64]`; written before any launch that the kernel does not wait for.
         w2: *const TensorMap,
-        /// Base logits `[requests, slots, V]` in boxes of `[group_requests, group_slots, 64]`.
+        /// Base logits `[requests, slots, V]` in boxes of `[requests, slots, 64]`, [`group_rows`](Self::group_rows) rows each; NaN outside.
         base: *const TensorMap,
-        /// Latents `[requests, slots, 256]` in the same boxes.
+        /// Latents `[requests, slots, 256]` in boxes of as many rows.
         latents: *const TensorMap,
         /// `[N, slots + 1]`, slots 1.. written.
         blocks: *mut i64,
@@ -332,7 +333,7 @@ impl<const WGS: u32, const MB: u32> Job<WGS, MB> {
     /// The first vocabulary entry of a tile.
     #[inline(always)]
     fn first_entry(&self, tile: u32) -> u32 {
-        (tile * TILE).min(self.args.vocabulary - TILE)
+        (tile * TILE).min((self.args.vocabulary - TILE).next_multiple_of(8))
     }
 
     /// Whether the pass before changed a token. Loaded at once, waited for where it is used.
