@@ -186,7 +186,13 @@ impl<'a> Arrays<'a> {
                 latents(refiner, Mlp::Run)?;
                 score(refiner)
             }
-            Work::TopcPasses => (0..PASSES).try_for_each(|_| self.enqueue(head, Work::TopcPass)),
+            Work::TopcPasses => refiner.topc_passes(
+                on,
+                (self.previous.slice(), bf16s(&self.xh)),
+                (self.ids.slice(), bf16s(&self.logits)),
+                [C, PASSES],
+                out(&self.blocks),
+            ),
             Work::Hidden => refiner.hidden_cache(on, self.states()?, out(&self.xh)),
             Work::Select => {
                 refiner.select_topc(on, self.base()?, C, out(&self.ids), out(&self.logits))

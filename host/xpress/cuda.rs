@@ -62,7 +62,7 @@ use crate::error::Result;
 use crate::xpress::backend::check_topc;
 use crate::xpress::hopper::{HopperReadout, Readout};
 use crate::xpress::hopper_latents::HopperLatents;
-use crate::xpress::plan::{self, Out, Plan};
+use crate::xpress::plan::{self, Out, Over, Plan};
 use crate::xpress::{Mlp, XpressConfig, XpressHead, XpressLimits, XpressMemory};
 
 use memory::Memory;
@@ -392,6 +392,46 @@ impl CudaXpress {
                 plan.score_args(n, topc, candidates, latents.ptr(), out),
                 queue,
             )
+        })
+    }
+
+    /// Enqueues `passes` passes over candidates, each a [`latent_pass`](Self::latent_pass) and a [`readout_topc`](Self::readout_topc): for
+    /// engines that prepare the step themselves. Hopper GPUs run all of them in one launch.
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn topc_passes(
+        &mut self,
+        stream: Stream<'_>,
+        (previous, xh): (DeviceSlice<'_, i64>, DeviceSlice<'_, bf16>),
+        (ids, logits): (DeviceSlice<'_, i32>, DeviceSlice<'_, bf16>),
+        [topc, passes]: [usize; 2],
+        blocks: DeviceSliceMut<'_, i64>,
+    ) -> Result<()> {
+        let XpressConfig {
+            block_size: b,
+            rank: r,
+            ..
+        } = self.config;
+        let checked = Checked::new(&self.config, &self.limits);
+        let n = checked.batch("previous", previous.len())?;
+        let topc = check_topc(topc.min(self.config.vocab_size), &self.limits)?;
+        checked.input("previous", &previous, n)?;
+        checked.input("xh", &xh, n * b * r)?;
+        checked.input("ids", &ids, n * (b - 1) * topc)?;
+        checked.input("logits", &logits, n * (b - 1) * topc)?;
+        checked.output("blocks", &blocks, n * b)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let inputs = (blocks.ptr(), previous.ptr(), xh.ptr());
+        let over = Over::Candidates {
+            count: topc,
+            ids: ids.ptr(),
+            logits: logits.ptr(),
+        };
+        self.enqueue(stream, |plan, queue| {
+            plan.passes(n, inputs, over, 0, (passes, false), queue)
         })
     }
 

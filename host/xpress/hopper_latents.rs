@@ -187,7 +187,7 @@ impl HopperLatents {
     }
 
     /// Enqueues all passes over candidates in one launch, in the stead of `passes` times the general kernels, whose arguments these are in the
-    /// first pass; `false`, and nothing is enqueued, if it does not take them. It writes `score.drafts` alone: neither blocks nor flags.
+    /// first pass; `false`, and nothing is enqueued, if it does not take them. No flags are written.
     ///
     /// # Safety
     /// - As [`latents`](Self::latents); w2 was written before.
@@ -205,7 +205,7 @@ impl HopperLatents {
             return Ok(false);
         }
         let args = RefineArgs {
-            blocks: mix.blocks,
+            blocks: score.blocks,
             previous: mix.previous,
             xh: mix.xh,
             w1: mix.w1,
@@ -242,8 +242,8 @@ impl HopperLatents {
         sizes
             && aligned
             && mix.requests > 0
-            && !score.drafts.is_null()
             && mix.flag.is_null()
+            && mix.blocks == score.blocks.cast_const()
             && (1..=MAX_PASSES).contains(&passes)
             && (1..=MAX_CANDIDATES).contains(&score.count)
     }

@@ -80,7 +80,9 @@ mod tests {
             .weights()
             .clone();
         let number = |salt: usize| {
-            move |i: usize| bf16::from_bits((i.wrapping_mul(40_503).wrapping_add(salt) % 0x7f00) as u16)
+            move |i: usize| {
+                bf16::from_bits((i.wrapping_mul(40_503).wrapping_add(salt) % 0x7f00) as u16)
+            }
         };
         for (salt, values) in [
             &mut weights.in_proj,
@@ -150,7 +152,11 @@ mod tests {
                 for channel in 0..256 {
                     let at = (channel / 32 * 16 + slot) * 32 + channel % 32;
                     let got = packed.mixer_rows[at * 16 + from];
-                    assert_eq!(got, mixer.row(slot, from)[channel], "{slot} {from} {channel}");
+                    assert_eq!(
+                        got,
+                        mixer.row(slot, from)[channel],
+                        "{slot} {from} {channel}"
+                    );
                     // Now `slot` is the one that gives, and `from` how far the taker is behind it.
                     let got = packed.mixer_columns[at * 16 + from];
                     let taker = slot + from;

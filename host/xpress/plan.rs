@@ -65,6 +65,15 @@ pub(crate) struct Step {
     pub(crate) drafts: u64,
 }
 
+/// What passes decide between.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Over {
+    /// All tokens, by these base logits.
+    Vocabulary(View),
+    /// Candidates: ids and base logits, `[N, B-1, count]`.
+    Candidates { count: usize, ids: u64, logits: u64 },
+}
+
 /// The kernels' sizes, weights and scratch: everything but a call's own arrays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -120,35 +129,57 @@ impl Plan {
         if passes > 0 {
             self.hidden_cache(step.hidden, self.scratch.xh, to)?;
         }
-        let (blocks, latents) = (self.scratch.blocks, self.scratch.latents);
-        let inputs = (blocks, step.previous, self.scratch.xh);
+        let inputs = (self.scratch.blocks, step.previous, self.scratch.xh);
+        let over = match step.topc {
+            None => Over::Vocabulary(step.base),
+            Some(count) => Over::Candidates { count, ids, logits },
+        };
+        self.passes(n, inputs, over, step.drafts, (passes, step.stop_early), to)
+    }
+
+    /// The passes of a refinement over `(blocks, previous, xh)`, whose winners go to the blocks and, unless it is 0, to `drafts`. The flags of
+    /// all passes are clear, if they may stop early.
+    pub(crate) fn passes(
+        &self,
+        n: usize,
+        inputs: (u64, u64, u64),
+        over: Over,
+        drafts: u64,
+        (passes, stop_early): (usize, bool),
+        to: &mut dyn Enqueue,
+    ) -> Result<()> {
+        let passes = passes.min(self.sizes.b as usize - 1);
+        let latents = self.scratch.latents;
         let flag = |pass: usize| self.scratch.changed + 4 * pass as u64;
         for pass in 0..passes {
-            let before = if pass > 0 && step.stop_early {
+            let before = if pass > 0 && stop_early {
                 flag(pass - 1)
             } else {
                 0
             };
             let out = Out {
-                blocks,
-                drafts: step.drafts,
+                blocks: inputs.0,
+                drafts,
                 flag: before,
-                changed: flag(pass),
+                changed: if stop_early { flag(pass) } else { 0 },
             };
-            let score = step
-                .topc
-                .map(|count| self.score_args(n, count, (ids, logits), latents, out));
-            if let (0, Some(score)) = (pass, &score) {
-                let mix = self.mix_args(n, inputs, before);
-                let down = self.down_args(n, latents, before);
-                if to.refine_topc((&mix, &down, score), passes)? {
-                    return Ok(());
+            match over {
+                Over::Vocabulary(base) => {
+                    self.latents(n, inputs, Mlp::Run, latents, before, to)?;
+                    self.readout(base, latents, out, to)?;
                 }
-            }
-            self.latents(n, inputs, Mlp::Run, latents, before, to)?;
-            match score {
-                None => self.readout(step.base, latents, out, to)?,
-                Some(score) => self.score(score, to)?,
+                Over::Candidates { count, ids, logits } => {
+                    let score = self.score_args(n, count, (ids, logits), latents, out);
+                    if pass == 0 {
+                        let mix = self.mix_args(n, inputs, before);
+                        let down = self.down_args(n, latents, before);
+                        if to.refine_topc((&mix, &down, &score), passes)? {
+                            return Ok(());
+                        }
+                    }
+                    self.latents(n, inputs, Mlp::Run, latents, before, to)?;
+                    self.score(score, to)?;
+                }
             }
         }
         Ok(())
