@@ -31,7 +31,7 @@ fn kernels_of(target: &str) -> impl Iterator<Item = &'static Kernel> {
 const COUNTS: &[(&str, [usize; COLLECTIVES.len()])] = &[
     ("suffix_add_request", [0, 0, 0, 0, 0, 0, 0]),
     ("suffix_ingest_copy", [0, 0, 0, 0, 0, 0, 0]),
-    ("suffix_ingest_place", [0, 4, 23, 3, 0, 1, 0]),
+    ("suffix_ingest_place", [0, 3, 16, 3, 0, 1, 0]),
     ("suffix_observe", [3, 0, 0, 15, 0, 1, 0]),
     ("suffix_propose", [1, 2, 38, 56, 1, 19, 0]),
     ("suffix_propose_k8", [1, 2, 49, 68, 1, 19, 0]),
