@@ -355,6 +355,11 @@ fn the_ptx_follows_the_gpu() {
         let context = Context::primary(&load().unwrap().device(0).unwrap()).unwrap();
         assert_eq!(Module::built_in(&context).unwrap().target(), target);
     }
+    // A driver that takes no PTX as new as that for Hopper.
+    FakeCuda::start((9, 0), 12_000);
+    let context = Context::primary(&load().unwrap().device(0).unwrap()).unwrap();
+    assert_eq!(Module::built_in(&context).unwrap().target(), "sm_80");
+
     FakeCuda::start((7, 5), 13_000);
     let context = Context::primary(&load().unwrap().device(0).unwrap()).unwrap();
     let Err(Error::Driver(error)) = CudaSuffix::new(&context, CONFIG) else {

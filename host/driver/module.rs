@@ -126,7 +126,8 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Module {
-    /// Loads the best of the PTX that the library carries, or the file that `SPECDRAFT_PTX` names.
+    /// Loads the best of the PTX that the library carries, or the file that `SPECDRAFT_PTX` names. A driver that is too old for the
+    /// best one (that for Hopper takes CUDA 12.3) gets the next.
     ///
     /// # Errors
     /// Those of [`Ptx::pick`] and [`load`](Self::load); a file that cannot be read.
@@ -138,7 +139,16 @@ impl Module {
         })?;
         let parsed = texts.iter().map(|ptx| Ptx::parse(&ptx.name, &ptx.text));
         let all: Vec<_> = parsed.collect::<Result<_, _>>()?;
-        Self::load(context, Ptx::pick(&all, context.device())?)
+        let best = Ptx::pick(&all, context.device())?;
+        match Self::load(context, best) {
+            Err(error) if error.is_old_driver() => {
+                let others: Vec<_> = all.into_iter().filter(|ptx| *ptx != best).collect();
+                let next = Ptx::pick(&others, context.device());
+                next.and_then(|next| Self::load(context, next))
+                    .map_err(|_| error)
+            }
+            loaded => loaded,
+        }
     }
 
     /// Loads a PTX text: the driver compiles it for the GPU (and keeps the result in its own cache on disk).

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::state::{
     CAPTURE_INVALIDATED, INVALID_DEVICE, INVALID_PTX, INVALID_VALUE, Kind, NOT_FOUND,
-    OUT_OF_MEMORY, State, Work, with,
+    OUT_OF_MEMORY, State, UNSUPPORTED_PTX_VERSION, Work, with,
 };
 
 type Handle = *mut c_void;
@@ -217,6 +217,9 @@ functions! {
                 }
             }
             return Err(INVALID_PTX);
+        }
+        if text.contains(".version 8.") && state.version < 12_030 {
+            return Err(UNSUPPORTED_PTX_VERSION);
         }
         // SAFETY: the driver API's contract.
         unsafe { put(module, state.handle(Kind::Module)) };

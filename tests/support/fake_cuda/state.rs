@@ -21,6 +21,7 @@ pub(super) const INVALID_VALUE: c_int = 1;
 pub(super) const OUT_OF_MEMORY: c_int = 2;
 pub(super) const INVALID_DEVICE: c_int = 101;
 pub(super) const INVALID_PTX: c_int = 218;
+pub(super) const UNSUPPORTED_PTX_VERSION: c_int = 222;
 pub(super) const INVALID_CONTEXT: c_int = 201;
 pub(super) const INVALID_HANDLE: c_int = 400;
 pub(super) const NOT_FOUND: c_int = 500;
