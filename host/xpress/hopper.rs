@@ -351,3 +351,82 @@ fn kept(groups: u32) -> [u32; 2] {
         _ => [0, 0],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::{null, null_mut};
+
+    use super::*;
+
+    fn args(requests: u32, slots: u32, [request_stride, slot_stride]: [u64; 2]) -> ReadoutArgs {
+        ReadoutArgs {
+            latents: null(),
+            w2: null(),
+            base: null(),
+            request_stride,
+            slot_stride,
+            blocks: null_mut(),
+            drafts: null_mut(),
+            keys: null_mut(),
+            arrived: null_mut(),
+            flag: null(),
+            changed: null_mut(),
+            rows: requests * slots,
+            slots,
+            rank: RANK,
+            vocabulary: 1000,
+            aligned: 1,
+        }
+    }
+
+    #[test]
+    fn groups_cover_all_rows_once() {
+        for slots in 1..=31 {
+            for requests in [1, 2, 3, 4, 5, 63, 64, 65, 128] {
+                for apart in [0, 8, 1000] {
+                    let strides = [1000 * u64::from(slots) + apart, 1000];
+                    let groups = Groups::of(&args(requests, slots, strides)).unwrap();
+                    let [y, z] = groups.boxes;
+                    assert_eq!(y * z, groups.rows);
+                    assert!(groups.rows <= GROUP_ROWS);
+                    assert_eq!(groups.sizes[0] * groups.sizes[1], requests * slots);
+                    // One box after another along one dimension, each full in the other.
+                    let [steps_y, steps_z] = groups.step;
+                    let (along, step) = if steps_z == 0 {
+                        (groups.sizes[0], steps_y)
+                    } else {
+                        assert_eq!((steps_y, y), (0, groups.sizes[0]));
+                        (groups.sizes[1], steps_z)
+                    };
+                    assert_eq!(groups.count, along.div_ceil(step));
+                    assert_eq!(groups.rows, step * if steps_z == 0 { 1 } else { y });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_overlap_or_lie_too_far_apart_are_not_taken() {
+        for strides in [
+            [15_000, 999],
+            [999, 1000],
+            [1 << 39, 1000],
+            [15_000, u64::MAX],
+        ] {
+            assert_eq!(Groups::of(&args(3, 15, strides)), None, "{strides:?}");
+        }
+        assert_eq!(Groups::of(&args(0, 15, [15_000, 1000])), None);
+    }
+
+    /// A GPU has a block for every row block, or the general kernel takes the call.
+    #[test]
+    fn the_variant_follows_the_rows() {
+        let names = [1, 2, 3, 4, 5, 30].map(|groups| {
+            let variant = readout_sm90::pick(groups, 132).unwrap();
+            VARIANTS[variant].kernel.name.rsplit('_').next().unwrap()
+        });
+        assert_eq!(names, ["64", "128", "256", "256", "192", "192"]);
+        assert_eq!(readout_sm90::pick(0, 132), None);
+        assert_eq!(readout_sm90::pick(1000, 132), None);
+    }
+}
