@@ -48,7 +48,9 @@ fn the_owning_backend_equals_the_reference() {
     {
         let mut bytes = *bytes;
         for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = byte.wrapping_mul(31).wrapping_add((at as u8).wrapping_mul(41));
+            *byte = byte
+                .wrapping_mul(31)
+                .wrapping_add((at as u8).wrapping_mul(41));
         }
         let case = ExactCase::from_bytes(&bytes);
         let checked = case.check(&mut |head, limits| {

@@ -256,7 +256,7 @@ impl HopperLatents {
     /// The kernel for whole requests, `None` for [`XPRESS_LATENT_ROWS`], where there are clusters enough for two a request.
     fn pick_latents(&self, requests: u32) -> Option<Pick> {
         let few = 2 * requests <= self.rows.resident;
-        (!few).then(|| pick(requests, &self.latents, LATENT_COSTS))
+        (!few).then(|| pick(requests, residents(&self.latents), LATENT_COSTS))
     }
 
     /// Slots of a cluster, and clusters, of [`XPRESS_LATENT_ROWS`]. For one request, many clusters of two slots: fewer rows travel. No more
@@ -271,7 +271,7 @@ impl HopperLatents {
     }
 
     fn pick_refine(&self, requests: u32) -> Pick {
-        pick(requests, &self.refine, REFINE_COSTS)
+        pick(requests, residents(&self.refine), REFINE_COSTS)
     }
 }
 
@@ -315,6 +315,10 @@ impl<const N: usize> Clustered<N> {
     }
 }
 
+fn residents<const N: usize>(kernels: &[Clustered<N>; 3]) -> [u32; 3] {
+    kernels.each_ref().map(|kernel| kernel.resident)
+}
+
 /// What a round takes of the kernels for 1, 2 and 3 requests a cluster: tenths of microseconds and microseconds on an H200.
 const LATENT_COSTS: [u32; 3] = [55, 75, 97];
 const REFINE_COSTS: [u32; 3] = [49, 75, 106];
@@ -324,9 +328,37 @@ const REFINE_COSTS: [u32; 3] = [49, 75, 106];
 const MOST_LATENT_ROUNDS: u32 = 2;
 
 /// The kernel whose rounds take the least time in all, and its clusters: as many as run at the same time, if there is work for all.
-fn pick<const N: usize>(requests: u32, kernels: &[Clustered<N>; 3], costs: [u32; 3]) -> Pick {
+/// `resident` says how many of each kernel that is.
+fn pick(requests: u32, resident: [u32; 3], costs: [u32; 3]) -> Pick {
     let clusters = |i: usize| requests.div_ceil(i as u32 + 1);
-    let rounds = |i: usize| clusters(i).div_ceil(kernels[i].resident.max(1));
+    let rounds = |i: usize| clusters(i).div_ceil(resident[i].max(1));
     let i = (0..3).min_by_key(|&i| rounds(i) * costs[i]).unwrap_or(0);
-    (i, clusters(i).min(kernels[i].resident.max(1)))
+    (i, clusters(i).min(resident[i].max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_few_and_full() {
+        let on_an_h200 = |requests| pick(requests, [15; 3], REFINE_COSTS);
+        let cases = [
+            (1, (0, 1)),
+            (15, (0, 15)),
+            (16, (1, 8)),
+            (30, (1, 15)),
+            (31, (2, 11)),
+            (45, (2, 15)),
+            (60, (1, 15)),
+            (90, (2, 15)),
+        ];
+        for (requests, expected) in cases {
+            assert_eq!(on_an_h200(requests), expected, "{requests} requests");
+        }
+        // A part of a GPU, where one cluster fits.
+        assert_eq!(pick(1, [1; 3], LATENT_COSTS), (0, 1));
+        assert_eq!(pick(128, [1; 3], LATENT_COSTS), (2, 1));
+        assert_eq!(pick(65_536, [16, 15, 1], REFINE_COSTS).1, 15);
+    }
 }
