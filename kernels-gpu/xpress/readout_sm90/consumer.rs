@@ -173,7 +173,8 @@ impl<const WGS: u32, const MB: u32> Job<WGS, MB> {
                 },
                 Issued {
                     barrier: memory.turn.slice(next, 1u32),
-                    arrives: lane == 0,
+                    // One warpgroup alone takes no turns.
+                    arrives: (WGS > 1) & (lane == 0),
                 },
             );
             let stage = place.stage * WGS + warpgroup;
