@@ -1,5 +1,5 @@
-//! The CUDA backend refuses what the host can see to be wrong, before anything is enqueued, and says why a machine
-//! cannot run it. No GPU needed: most of it runs over a fake driver.
+//! The CUDA backend refuses what the host can see to be wrong, before anything is enqueued. No GPU needed: it runs over a
+//! fake driver.
 
 mod cuda_engine;
 
@@ -7,7 +7,7 @@ use cuda_engine::{Engine, Step};
 use specdraft::Error;
 use specdraft::cpu::CpuSuffix;
 use specdraft::driver::{
-    Context, DeviceRows, DeviceSlice, DeviceSliceMut, Driver, DriverError, Module, Ptx, Stream,
+    Context, DeviceRows, DeviceSlice, DeviceSliceMut, Driver, DriverError, Stream,
 };
 use specdraft::suffix::cuda::{Batch, CudaSuffix, Drafts, History, OwnedCudaSuffix, Verdicts};
 use specdraft::suffix::{SuffixBackend, SuffixConfig, SuffixDrafter};
@@ -293,119 +293,6 @@ fn the_memory_is_as_stated() {
     let corpus = 4 * (1 << 20) + 2 * (1 << 18) * 8 * 8;
     assert!(bytes > corpus && bytes < corpus + corpus / 100, "{bytes}");
     assert_eq!(bytes / 100_000, 378, "documented as 37.8 MB");
-}
-
-#[test]
-fn a_machine_without_a_driver_says_so() {
-    // On a machine with a GPU there is nothing to see.
-    let Err(error) = Driver::load() else {
-        return;
-    };
-    assert!(error.is_no_driver(), "{error}");
-    if let DriverError::NoDriver { library, .. } = &error {
-        assert!(error.to_string().contains(library.as_str()));
-        assert!(error.to_string().contains("cpu backend"));
-    }
-    let error = SuffixDrafter::cuda(CONFIG, 0).err().unwrap();
-    assert!(matches!(error, Error::Driver(e) if e.is_no_driver()));
-}
-
-#[test]
-fn an_old_driver_is_named() {
-    let fake = FakeCuda::start((9, 0), 11_020);
-    fake.hide("cuGraphInstantiateWithFlags");
-    let error = load().unwrap_err();
-    assert!(error.is_old_driver(), "{error}");
-    for part in ["cuGraphInstantiateWithFlags", "CUDA 11.2", "11.4"] {
-        assert!(error.to_string().contains(part), "{error}");
-    }
-}
-
-#[test]
-fn what_only_newer_drivers_have_is_done_without() {
-    let fake = FakeCuda::start((9, 0), 11_040);
-    fake.hide("cuLaunchKernelEx");
-    fake.hide("cuFuncGetParamInfo");
-    fake.hide("cuFuncLoad");
-    let driver = load().unwrap();
-    assert_eq!(driver.version().to_string(), "11.4");
-    let context = Context::primary(&driver.device(0).unwrap()).unwrap();
-    let mut drafter = CudaSuffix::new(&context, CONFIG).unwrap();
-    fake.report();
-    drafter.reset(Stream::LEGACY).unwrap();
-    let report = fake.report();
-    assert_eq!((report.launches.len(), report.dependent), (1, 0));
-}
-
-#[test]
-fn a_gpu_before_hopper_gets_plain_launches() {
-    let fake = FakeCuda::start((8, 9), 13_000);
-    let context = Context::primary(&load().unwrap().device(0).unwrap()).unwrap();
-    let mut drafter = CudaSuffix::new(&context, CONFIG).unwrap();
-    assert_eq!(drafter.kernels().module().target(), "sm_80");
-    fake.report();
-    drafter.reset(Stream::LEGACY).unwrap();
-    assert_eq!(fake.report().dependent, 0);
-}
-
-#[test]
-fn the_ptx_follows_the_gpu() {
-    for (capability, target) in [((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((12, 0), "sm_80")] {
-        FakeCuda::start(capability, 13_000);
-        let context = Context::primary(&load().unwrap().device(0).unwrap()).unwrap();
-        assert_eq!(Module::built_in(&context).unwrap().target(), target);
-    }
-    // A driver that takes no PTX as new as that for Hopper.
-    FakeCuda::start((9, 0), 12_000);
-    let context = Context::primary(&load().unwrap().device(0).unwrap()).unwrap();
-    assert_eq!(Module::built_in(&context).unwrap().target(), "sm_80");
-
-    FakeCuda::start((7, 5), 13_000);
-    let context = Context::primary(&load().unwrap().device(0).unwrap()).unwrap();
-    let Err(Error::Driver(error)) = CudaSuffix::new(&context, CONFIG) else {
-        panic!("a GPU of capability 7.5 was accepted");
-    };
-    assert!(error.is_unsupported_ptx(), "{error}");
-    for part in ["Fake GPU", "7.5", "sm_80", "cpu backend"] {
-        assert!(error.to_string().contains(part), "{error}");
-    }
-}
-
-#[test]
-fn a_failed_jit_tells_all_it_knows() {
-    let (fake, context) = fake();
-    let live = fake.report().live;
-    // The fake driver refuses texts without a real target.
-    let ptx = Ptx {
-        name: "broken.ptx",
-        version: "8.0",
-        target: "sm_90a",
-        text: "nothing",
-    };
-    let error = Module::load(&context, ptx).unwrap_err().to_string();
-    for part in [
-        "broken.ptx",
-        ".version 8.0",
-        ".target sm_90a",
-        "Fake GPU",
-        "9.0",
-        "13.0",
-        "CUDA_ERROR_INVALID_PTX",
-        "ptxas fatal: no target",
-    ] {
-        assert!(error.contains(part), "{error} lacks {part:?}");
-    }
-    assert_eq!(fake.report().live, live);
-}
-
-#[test]
-fn there_is_no_such_gpu() {
-    FakeCuda::start((9, 0), 13_000);
-    let error = load().unwrap().device(7).unwrap_err().to_string();
-    assert!(
-        error.contains("GPU 7") && error.contains("nvidia-smi -L"),
-        "{error}"
-    );
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! PTX: which one this GPU takes, and loading it.
 
-use std::ffi::{CString, c_int, c_void};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cust::sys::{CUfunction, CUmodule};
 
-use super::error::{JitError, hint};
-use super::{Context, Device, DriverError};
+use super::entries::Entries;
+use super::{Context, Device, DriverError, jit};
 use crate::ptx;
 
 /// One PTX text and what its header says.
@@ -107,7 +108,8 @@ impl Ptx<'static> {
     }
 }
 
-/// Kernels loaded in a context. Cheap to clone; unloaded with the last clone and the last function.
+/// A PTX text for one context, whose kernels are compiled as they are looked up: each alone, once. Cheap to clone; unloaded with the last
+/// clone and the last function.
 #[derive(Clone)]
 pub struct Module {
     inner: Arc<Inner>,
@@ -115,18 +117,22 @@ pub struct Module {
 
 struct Inner {
     context: Context,
-    raw: CUmodule,
+    entries: Entries,
+    name: String,
+    version: String,
     target: String,
     capability: (u32, u32),
+    /// By kernel.
+    loaded: Mutex<HashMap<&'static str, CUmodule>>,
 }
 
 // SAFETY: a module handle may be used from any thread; each call makes its context current first.
 unsafe impl Send for Inner {}
-// SAFETY: as above; the struct is not changed after construction.
+// SAFETY: as above; what changes is behind a lock.
 unsafe impl Sync for Inner {}
 
 impl Module {
-    /// Loads the best of the PTX that the library carries, or the file that `SPECDRAFT_PTX` names. A driver that is too old for the
+    /// The best of the PTX that the library carries, or the file that `SPECDRAFT_PTX` names. A driver that is too old for the
     /// best one (that for Hopper takes CUDA 12.3) gets the next.
     ///
     /// # Errors
@@ -151,72 +157,28 @@ impl Module {
         }
     }
 
-    /// Loads a PTX text: the driver compiles it for the GPU (and keeps the result in its own cache on disk).
+    /// A PTX text that the driver takes: it is given all but the kernels.
     ///
     /// # Errors
     /// [`DriverError::Jit`] with the GPU, the driver's and the PTX's versions and the JIT's log.
     pub fn load(context: &Context, ptx: Ptx<'_>) -> Result<Self, DriverError> {
-        let text = CString::new(ptx.text).map_err(|e| DriverError::Argument {
-            argument: "ptx",
-            expected: "a text without a nul".into(),
-            got: format!("one at byte {} of {}", e.nul_position(), ptx.name),
-        })?;
-        let driver = context.driver();
-        let _current = context.enter()?;
-        let mut error_log = vec![0u8; LOG_BYTES];
-        let mut info_log = vec![0u8; LOG_BYTES];
-        // Each value is an address or a number of its own, in a pointer-sized cell.
-        let size = std::ptr::without_provenance_mut::<c_void>(LOG_BYTES);
-        let mut options = [
-            JIT_INFO_LOG,
-            JIT_INFO_LOG_SIZE,
-            JIT_ERROR_LOG,
-            JIT_ERROR_LOG_SIZE,
-        ];
-        let mut values = [
-            info_log.as_mut_ptr().cast(),
-            size,
-            error_log.as_mut_ptr().cast(),
-            size,
-        ];
-        let mut raw: CUmodule = std::ptr::null_mut();
-        // SAFETY: the text ends in a nul; options and values are as many as said and of the options' types; both logs
-        // have the size said.
-        let code = unsafe {
-            (driver.api().cuModuleLoadDataEx)(
-                &raw mut raw,
-                text.as_ptr().cast(),
-                options.len() as u32,
-                options.as_mut_ptr(),
-                values.as_mut_ptr(),
-            )
-        };
-        if code != 0 {
-            let device = context.device();
-            return Err(DriverError::Jit(Box::new(JitError {
-                ptx: ptx.name.into(),
-                ptx_version: ptx.version.into(),
-                target: ptx.target.into(),
-                device: device.name().into(),
-                capability: device.capability(),
-                driver: driver.version(),
-                code,
-                name: driver.code_name(code),
-                hint: hint(code),
-                log: join_logs(&error_log, &info_log),
-            })));
-        }
+        let entries = Entries::cut(ptx.text);
+        let tried = jit::load(context, ptx, entries.common())?;
+        jit::unload(context, tried)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 context: context.clone(),
-                raw,
+                entries,
+                name: ptx.name.into(),
+                version: ptx.version.into(),
                 target: ptx.target.into(),
                 capability: ptx.capability().map_or((0, 0), |(c, _)| c),
+                loaded: Mutex::default(),
             }),
         })
     }
 
-    /// The `.target` that was loaded.
+    /// The `.target` of the text.
     pub fn target(&self) -> &str {
         &self.inner.target
     }
@@ -232,8 +194,10 @@ impl Module {
         self.inner.capability >= (9, 0)
     }
 
+    /// A kernel, which the driver compiles now (or finds in its own cache on disk), unless it has done so before.
     pub(crate) fn function(&self, name: &'static str) -> Result<CUfunction, DriverError> {
         let driver = self.inner.context.driver();
+        let module = self.inner.module_of(name)?;
         let symbol = CString::new(name).map_err(|_| DriverError::Argument {
             argument: "name",
             expected: "a name without a nul".into(),
@@ -241,13 +205,38 @@ impl Module {
         })?;
         let mut raw: CUfunction = std::ptr::null_mut();
         // SAFETY: the module is loaded, the name ends in a nul, the call writes one handle.
-        let code = unsafe {
-            (driver.api().cuModuleGetFunction)(&raw mut raw, self.inner.raw, symbol.as_ptr())
-        };
+        let code =
+            unsafe { (driver.api().cuModuleGetFunction)(&raw mut raw, module, symbol.as_ptr()) };
         driver.check("cuModuleGetFunction", code, || {
             format!("looking up kernel {name} in the {} PTX", self.inner.target)
         })?;
         Ok(raw)
+    }
+}
+
+impl Inner {
+    fn module_of(&self, kernel: &'static str) -> Result<CUmodule, DriverError> {
+        // Nothing panics while the lock is held.
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&module) = loaded.get(kernel) {
+            return Ok(module);
+        }
+        let text = self.entries.alone(kernel);
+        let text = text.ok_or_else(|| DriverError::KernelAbi {
+            kernel: kernel.into(),
+            what: "PTX".into(),
+            expected: "an entry of that name".into(),
+            got: format!("none in {}", self.name),
+        })?;
+        let ptx = Ptx {
+            name: &self.name,
+            version: &self.version,
+            target: &self.target,
+            text: &text,
+        };
+        let module = jit::load(&self.context, ptx, &text)?;
+        loaded.insert(kernel, module);
+        Ok(module)
     }
 }
 
@@ -262,33 +251,18 @@ impl Drop for Inner {
         let Ok(_current) = self.context.enter() else {
             return;
         };
-        let api = self.context.driver().api();
-        // SAFETY: loaded here, unloaded once, after the kernels that may still run. Errors leave nothing to do.
-        unsafe {
-            let _ = (api.cuCtxSynchronize)();
-            let _ = (api.cuModuleUnload)(self.raw);
+        // After the kernels that may still run. Errors leave nothing to do.
+        // SAFETY: a call without arguments.
+        let _ = unsafe { (self.context.driver().api().cuCtxSynchronize)() };
+        let loaded = self
+            .loaded
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for module in std::mem::take(loaded).into_values() {
+            let _ = jit::unload(&self.context, module);
         }
     }
 }
-
-fn join_logs(error: &[u8], info: &[u8]) -> String {
-    let text = |log: &[u8]| {
-        let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
-        String::from_utf8_lossy(&log[..end]).trim().to_owned()
-    };
-    let (error, info) = (text(error), text(info));
-    match (error.is_empty(), info.is_empty()) {
-        (false, false) => format!("{error}\n{info}"),
-        _ => error + &info,
-    }
-}
-
-const LOG_BYTES: usize = 16 * 1024;
-// CUjit_option
-const JIT_INFO_LOG: c_int = 3;
-const JIT_INFO_LOG_SIZE: c_int = 4;
-const JIT_ERROR_LOG: c_int = 5;
-const JIT_ERROR_LOG_SIZE: c_int = 6;
 
 #[cfg(test)]
 mod tests {

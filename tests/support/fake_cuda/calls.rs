@@ -2,6 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use cuda_std::Kernel;
+use specdraft_kernels::abi::KERNELS;
+
 use super::state::{
     CAPTURE_INVALIDATED, INVALID_DEVICE, INVALID_PTX, INVALID_VALUE, Kind, NOT_FOUND,
     OUT_OF_MEMORY, State, UNSUPPORTED_PTX_VERSION, Work, with,
@@ -44,6 +47,10 @@ unsafe fn put<T>(to: *mut T, value: T) {
     );
     // SAFETY: the caller's.
     unsafe { to.write(value) };
+}
+
+fn kernel(name: &str) -> Option<&'static Kernel> {
+    KERNELS.iter().find(|kernel| kernel.name == name)
 }
 
 /// `CUlaunchConfig`, as cuda.h lays it out.
@@ -221,6 +228,9 @@ functions! {
         if text.contains(".version 8.") && state.version < 12_030 {
             return Err(UNSUPPORTED_PTX_VERSION);
         }
+        let entries = text.split(".entry ").skip(1);
+        let kernels = entries.filter_map(|entry| kernel(entry.split('(').next()?));
+        state.log.compiled.extend(kernels.map(|kernel| kernel.name));
         // SAFETY: the driver API's contract.
         unsafe { put(module, state.handle(Kind::Module)) };
         Ok(())
@@ -234,9 +244,8 @@ functions! {
     fn cuModuleGetFunction(state, function: *mut Handle, module: Handle, name: *const c_char) {
         let module = state.alive(module, Kind::Module)?;
         // SAFETY: a text that ends in a nul.
-        let name = unsafe { CStr::from_ptr(name) };
-        let kernel = specdraft_kernels::abi::KERNELS.iter().find(|k| k.name.as_bytes() == name.to_bytes());
-        let kernel = kernel.ok_or(NOT_FOUND)?;
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+        let kernel = kernel(&name).ok_or(NOT_FOUND)?;
         let handle = state.function(module, kernel);
         // SAFETY: the driver API's contract.
         unsafe { put(function, handle) };

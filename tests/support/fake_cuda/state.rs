@@ -85,6 +85,8 @@ struct Capture {
 pub struct Report {
     /// Every call since the last report, in order.
     pub calls: Vec<&'static str>,
+    /// Kernels in the PTX that was compiled since the last report.
+    pub compiled: Vec<&'static str>,
     /// Kernels launched since the last report, with grid and threads of a block.
     pub launches: Vec<(&'static str, [u32; 3], u32)>,
     /// Of the launches, how many may overlap the work before them.
