@@ -11,17 +11,21 @@ use serde_json::Value;
 use crate::cuda_tools::CudaTools;
 use crate::{build_ptx, workspace};
 
-/// Unpacks, runs every GPU test with every PTX that the GPU takes, and says how many runs failed.
-const RUN: &str = include_str!("../bundle-run.sh");
+/// Scripts: one runs every GPU test with every PTX that the GPU takes, and says how many runs failed; the other is `cargo xtask bench`.
+const SCRIPTS: [(&str, &str); 2] = [
+    ("run.sh", include_str!("../bundle-run.sh")),
+    ("bench.sh", include_str!("../bundle-bench.sh")),
+];
 
 /// What is built, and how the executables' names start in the bundle. The fuzzer is no release build: its arithmetic
 /// would wrap, where this one reports the kernel.
 #[rustfmt::skip]
-const BUILDS: [(&str, &[&str]); 5] = [
+const BUILDS: [(&str, &[&str]); 6] = [
     ("test-", &["test", "--no-run", "--tests", "--package", "specdraft", "--features", "cuda"]),
     ("test-", &["test", "--no-run", "--test", "gpu_*", "--package", "specdraft-cli"]),
     ("bench-", &["bench", "--no-run", "--benches", "--package", "specdraft", "--features", "cuda"]),
     ("", &["build", "--release", "--package", "specdraft-cli"]),
+    ("", &["build", "--package", "xtask"]),
     ("", &["build", "--package", "specdraft-test-support", "--features", "emulator,cuda", "--bin", "specdraft-fuzz"]),
 ];
 
@@ -44,7 +48,7 @@ pub(crate) fn run() -> Result<()> {
     for codegen in [Codegen::Nvvm, Codegen::Llvm] {
         build_ptx::write_to(&folder.join("ptx").join(codegen.name()), codegen)?;
     }
-    for data in ["tests/golden", "examples/data"] {
+    for data in ["tests/golden", "examples/data", "benches/peers"] {
         let from = workspace::root().join(data);
         if from.is_dir() {
             copy(&from, &folder.join(data), &|_| true)?;
@@ -60,13 +64,16 @@ pub(crate) fn run() -> Result<()> {
             &wanted,
         )?;
     }
-    fs::write(folder.join("run.sh"), RUN)?;
-    workspace::run(Command::new("chmod").arg("+x").arg(folder.join("run.sh")))?;
+    for (name, text) in SCRIPTS {
+        let path = folder.join(name);
+        fs::write(&path, text)?;
+        workspace::run(Command::new("chmod").arg("+x").arg(path))?;
+    }
     pack(&folder)
 }
 
 /// Builds; the executables by target name: of tests and benchmarks, or of programs.
-fn executables(arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+pub(crate) fn executables(arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = workspace::cargo();
     command
         .args(arguments)

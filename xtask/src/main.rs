@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask help`.
 
+mod bench;
 mod build_ptx;
 mod bundle;
 mod cuda_tools;
@@ -38,6 +39,8 @@ enum Command {
     Test,
     /// Compare the kernels with the CPU drafter on generated lives
     Fuzz(fuzz::Arguments),
+    /// Time the drafters beside their peers
+    Bench(bench::Arguments),
     /// Pack what the GPU tests need, to run them on another machine
     Bundle,
 }
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::BuildPtx(arguments) => build_ptx::run(&arguments),
         Command::Test => test::run(),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Bundle => bundle::run(),
     };
     match done {
