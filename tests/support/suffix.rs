@@ -11,9 +11,9 @@ mod reduce;
 
 pub use bad_input::check_bad_input;
 pub use draw::Target;
+pub use fuzz::LifeKind;
 #[cfg(feature = "emulator")]
 pub use fuzz::check_emulator;
-pub use fuzz::{Finding, FuzzReport, Limit, fuzz, fuzz_one};
 pub use golden::{GoldenReport, check_golden};
 pub use life::{Difference, Done, Layout, Life, Op, Preset};
 pub use lives::{Failure, run_layouts, run_lives, run_targets};

@@ -1,20 +1,35 @@
 //! The XPress refiner under test.
 
 mod bad_input;
+mod case;
 mod checkpoint;
+mod compare;
+mod draw;
 mod exact;
+mod fuzz;
 mod golden;
 mod properties;
+mod reduce;
 mod reference;
 mod rounding;
 mod stages;
+#[cfg(feature = "cuda")]
+mod watched;
 
 pub use bad_input::check_bad_input;
+pub use case::{Case, Order, Run, Target, Values};
 pub use checkpoint::{Checkpoint, Folder, Tensor};
+pub use compare::{Done, RunFactory};
+pub use draw::Scale;
 pub use exact::ExactCase;
+#[cfg(feature = "emulator")]
+pub use fuzz::check_emulator;
+pub use fuzz::{CaseKind, Differing, fuzz_one};
 pub use golden::{GoldenReport, check_golden};
 pub use properties::PROPERTIES;
 pub use reference::Reference;
+#[cfg(feature = "cuda")]
+pub use watched::Watched;
 
 use std::sync::Arc;
 
@@ -29,6 +44,57 @@ pub type Factory<'a> =
 
 /// A check of a backend.
 pub type Check = fn(&mut Factory<'_>) -> anyhow::Result<()>;
+
+/// Builds the kernels' refiner in the emulator.
+///
+/// # Errors
+/// As [`EmulatorXpress::new`](specdraft::emulator::EmulatorXpress::new).
+#[cfg(feature = "emulator")]
+pub fn emulator(
+    head: Arc<XpressHead>,
+    limits: XpressLimits,
+    run: &Run,
+) -> specdraft::Result<Box<dyn XpressBackend>> {
+    use specdraft::emulator::{EmulatorXpress, EmulatorXpressOptions, Schedule};
+
+    let options = EmulatorXpressOptions {
+        seed: run.seed,
+        schedule: match run.order {
+            Order::Sequential => Schedule::Sequential,
+            Order::Shuffled => Schedule::Shuffled,
+            Order::Parallel => Schedule::Parallel,
+        },
+        multiprocessors: 1 + run.multiprocessors,
+        stop_early: !run.all_passes,
+        readout_rows: 16 << run.log2_rows.min(3),
+        logits_offset: run.offset,
+    };
+    Ok(Box::new(EmulatorXpress::with_options(
+        head, limits, options,
+    )?))
+}
+
+/// Builds the refiner on a GPU.
+///
+/// # Errors
+/// As [`OwnedCudaXpress::with_kernels`](specdraft::xpress::cuda::OwnedCudaXpress::with_kernels).
+#[cfg(feature = "cuda")]
+pub fn cuda(
+    kernels: &Arc<specdraft::xpress::cuda::XpressKernels>,
+    head: &XpressHead,
+    limits: XpressLimits,
+    run: &Run,
+) -> specdraft::Result<specdraft::xpress::cuda::OwnedCudaXpress> {
+    let mut backend =
+        specdraft::xpress::cuda::OwnedCudaXpress::with_kernels(kernels.clone(), head, limits)?;
+    let refiner = backend.inner_mut();
+    refiner.set_early_stop(!run.all_passes);
+    refiner.set_dependent_launch(!run.apart);
+    if run.general {
+        refiner.set_hopper(false)?;
+    }
+    Ok(backend)
+}
 
 /// Makes one `#[test]` of each property, for backends from `$factory`; ignored ones with `ignore = "why";` before it.
 ///

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: the kernels against the CPU drafter on generated lives.
+//! `cargo xtask fuzz`: the kernels against the CPU on generated cases.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use crate::workspace;
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Arguments {
-    /// Build the cargo-fuzz targets and run a few lives of each
+    /// Build the cargo-fuzz targets and run a few cases of each
     #[arg(long)]
     smoke: bool,
     /// Arguments of the fuzzer; `--help` lists them
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ]);
     if arguments.smoke {
         smoke()?;
-        fuzzer.args(["--lives", "100"]);
+        fuzzer.args(["--cases", "100"]);
     }
     workspace::run(fuzzer.args(&arguments.fuzzer))
 }

@@ -1,39 +1,50 @@
-//! The fuzzer's program, run by `cargo xtask fuzz`: kernels against the CPU drafter on generated lives.
+//! The fuzzer's program, run by `cargo xtask fuzz`: kernels against the CPU on generated lives and refinements.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
+use serde::Deserialize;
+use specdraft::driver::{Context, Driver, Module};
 use specdraft::suffix::cuda::OwnedCudaSuffix;
 use specdraft::suffix::{SuffixBackend, SuffixConfig};
-use test_support::suffix::{Finding, FuzzReport, Layout, Life, Limit, Target, emulator, fuzz};
+use specdraft::xpress::cuda::XpressKernels;
+use specdraft::xpress::{XpressBackend, XpressHead, XpressLimits};
+use test_support::fuzz::{Finding, Kind, Limit, fuzz};
+use test_support::suffix::{self, Layout, Life, LifeKind};
+use test_support::xpress::{self, Case, CaseKind, Run, Scale, Watched};
 
 #[derive(Parser)]
 #[command(
     name = "cargo xtask fuzz",
     bin_name = "cargo xtask fuzz",
-    about = "Compare the suffix drafter's kernels with the CPU drafter on generated lives"
+    about = "Compare the kernels with the CPU on generated lives of drafters and generated refinements"
 )]
 struct Arguments {
     /// Where the kernels run
     #[arg(long, value_enum, default_value = "emulator")]
     backend: Backend,
-    /// How long
+    /// How long; all kinds have the same share
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
-    /// Another seed gives other lives
+    /// Another seed gives other cases
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Run this many lives of each kind, however long that takes
-    #[arg(long, value_name = "N", conflicts_with = "seconds")]
-    lives: Option<u64>,
-    /// Run one saved life instead
+    /// Run this many cases of each kind, however long that takes
+    #[arg(long, value_name = "N", conflicts_with = "seconds", alias = "lives")]
+    cases: Option<u64>,
+    /// Only kinds whose name has this in it: suffix, xpress, xpress_readout
+    #[arg(long, value_name = "NAME", default_value = "")]
+    only: String,
+    /// Run one saved case instead
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// Where a life that fails is saved
+    /// Where a case that fails is saved
     #[arg(long, value_name = "FOLDER", default_value = "target/fuzz")]
     out: PathBuf,
 }
@@ -44,17 +55,21 @@ enum Backend {
     Cuda,
 }
 
-impl Backend {
-    fn build(
-        self,
-        config: &SuffixConfig,
-        layout: &Layout,
-    ) -> specdraft::Result<Box<dyn SuffixBackend>> {
-        match self {
-            Backend::Emulator => emulator(config, layout),
-            Backend::Cuda => Ok(Box::new(OwnedCudaSuffix::new(config.clone(), 0)?)),
-        }
-    }
+/// What builds backends.
+#[derive(Clone)]
+struct Builder {
+    /// The refiner's kernels on the GPU; none for the emulator.
+    kernels: Option<Arc<XpressKernels>>,
+    /// How often each of them did the work.
+    launched: Arc<Mutex<BTreeMap<String, u64>>>,
+}
+
+/// What a file holds.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Saved {
+    Life(Life),
+    Case(Case),
 }
 
 fn main() -> ExitCode {
@@ -68,64 +83,146 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let backend =
-        &mut |config: &SuffixConfig, layout: &Layout| arguments.backend.build(config, layout);
-    backend(&SuffixConfig::default(), &Layout::default())
-        .context("the backend cannot be used here")?;
-
+    let builder = Builder::new(arguments.backend).context("the backend cannot be used here")?;
     if let Some(file) = &arguments.replay {
-        let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
-        let life: Life = serde_json::from_str(&text)
-            .with_context(|| format!("{} is not a saved life", file.display()))?;
-        return Ok(match life.compare(backend) {
-            Ok(done) => {
-                println!("no difference: {done:?}");
-                ExitCode::SUCCESS
-            }
-            Err(difference) => {
-                println!("{difference}");
-                ExitCode::FAILURE
-            }
-        });
+        return replay(file, &builder);
     }
+    let mut kinds = kinds(&builder, arguments.backend);
+    kinds.retain(|kind| kind.name().contains(&arguments.only));
+    ensure!(
+        !kinds.is_empty(),
+        "no kind has {:?} in its name",
+        arguments.only
+    );
 
     // A kernel that panics is a finding, printed once it is small.
     std::panic::set_hook(Box::new(|_| ()));
-    let limit = match arguments.lives {
-        Some(lives) => Limit::Lives(lives),
+    let limit = match arguments.cases {
+        Some(cases) => Limit::Cases(cases),
         None => Limit::Time(Duration::from_secs(arguments.seconds)),
     };
     let start = Instant::now();
-    Ok(match fuzz(backend, limit, arguments.seed) {
-        Ok(report) => {
-            print(&report, start.elapsed());
+    Ok(match fuzz(&mut kinds, limit, arguments.seed) {
+        Ok(counts) => {
+            for (kind, count) in kinds.iter().zip(counts) {
+                println!("{:<16} {count:>9} cases: {}", kind.name(), kind.done());
+            }
+            for (kernel, count) in &*builder.launched() {
+                println!("{kernel:<24} {count:>9} calls");
+            }
+            println!("no difference in {:.0} s", start.elapsed().as_secs_f64());
             ExitCode::SUCCESS
         }
         Err(finding) => {
             let file = save(&finding, arguments.seed, &arguments.out)?;
-            println!("{}: {}", finding.target.name(), finding.failure);
+            println!("{}: {}", finding.kind, finding.failed.reason);
+            println!("{}", finding.failed.case);
             println!("saved to {0}: --replay {0}", file.display());
             ExitCode::FAILURE
         }
     })
 }
 
-fn print(report: &FuzzReport, time: Duration) {
-    for (target, lives) in Target::ALL.iter().zip(report.lives) {
-        println!("{:<16} {lives:>9} lives", target.name());
+fn replay(file: &Path, builder: &Builder) -> Result<ExitCode> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let saved: Saved = serde_json::from_str(&text)
+        .with_context(|| format!("{} is not a saved case", file.display()))?;
+    let compared = match saved {
+        Saved::Life(life) => life
+            .compare(&mut |config, layout| builder.suffix(config, layout))
+            .map(|done| format!("{done:?}"))
+            .map_err(|difference| difference.to_string()),
+        Saved::Case(case) => case
+            .compare(&mut |head, limits, run| builder.xpress(head, limits, run))
+            .map(|done| format!("{done:?}"))
+            .map_err(|difference| format!("{difference:#}")),
+    };
+    Ok(match compared {
+        Ok(done) => {
+            println!("no difference: {done}");
+            ExitCode::SUCCESS
+        }
+        Err(difference) => {
+            println!("{difference}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Every kind of both drafters.
+fn kinds(builder: &Builder, backend: Backend) -> Vec<Box<dyn Kind>> {
+    let scale = match backend {
+        Backend::Emulator => Scale::Small,
+        Backend::Cuda => Scale::Large,
+    };
+    let mut kinds: Vec<Box<dyn Kind>> = vec![];
+    for target in suffix::Target::ALL {
+        let builder = builder.clone();
+        let build = move |config: &SuffixConfig, layout: &Layout| builder.suffix(config, layout);
+        kinds.push(Box::new(LifeKind::new(target, build)));
     }
-    println!(
-        "no difference in {:.0} s: {:?}",
-        time.as_secs_f64(),
-        report.done
-    );
+    for target in xpress::Target::ALL {
+        let builder = builder.clone();
+        let build = move |head: Arc<XpressHead>, limits: XpressLimits, run: &Run| {
+            builder.xpress(head, limits, run)
+        };
+        kinds.push(Box::new(CaseKind::new(target, scale, build)));
+    }
+    kinds
+}
+
+impl Builder {
+    fn new(backend: Backend) -> Result<Self> {
+        let kernels = match backend {
+            Backend::Emulator => None,
+            Backend::Cuda => {
+                let context = Context::primary(&Driver::load()?.device(0)?)?;
+                let module = Module::built_in(&context)?;
+                Some(Arc::new(XpressKernels::load(&module)?))
+            }
+        };
+        Ok(Self {
+            kernels,
+            launched: Arc::default(),
+        })
+    }
+
+    fn suffix(
+        &self,
+        config: &SuffixConfig,
+        layout: &Layout,
+    ) -> specdraft::Result<Box<dyn SuffixBackend>> {
+        match &self.kernels {
+            None => suffix::emulator(config, layout),
+            Some(_) => Ok(Box::new(OwnedCudaSuffix::new(config.clone(), 0)?)),
+        }
+    }
+
+    fn xpress(
+        &self,
+        head: Arc<XpressHead>,
+        limits: XpressLimits,
+        run: &Run,
+    ) -> specdraft::Result<Box<dyn XpressBackend>> {
+        match &self.kernels {
+            None => xpress::emulator(head, limits, run),
+            Some(kernels) => {
+                let backend = xpress::cuda(kernels, &head, limits, run)?;
+                Ok(Box::new(Watched::new(backend, self.launched.clone())))
+            }
+        }
+    }
+
+    fn launched(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u64>> {
+        let launched = self.launched.lock();
+        launched.unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
 }
 
 fn save(finding: &Finding, seed: u64, folder: &Path) -> Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    let name = finding.target.name();
-    let file = folder.join(format!("{name}-{seed}-{}.json", finding.number));
-    fs::write(&file, format!("{}\n", finding.failure.life))
+    let file = folder.join(format!("{}-{seed}-{}.json", finding.kind, finding.number));
+    fs::write(&file, format!("{}\n", finding.failed.case))
         .with_context(|| file.display().to_string())?;
     Ok(file)
 }

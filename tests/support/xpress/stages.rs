@@ -128,6 +128,10 @@ impl Numbers {
         self.0
     }
 
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 16) as usize % bound
+    }
+
     /// 0: any finite bf16; 1: many ties; 2: zeros of both signs; 3: any bits, NaN and infinities too; 4: only NaN and
     /// -inf.
     fn logit(&mut self, kind: u64) -> bf16 {

@@ -1,0 +1,8 @@
+//! The kernels from hidden states to latents.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use test_support::xpress::{Target, check_emulator};
+
+fuzz_target!(|bytes: &[u8]| check_emulator(Target::Latent, bytes));
