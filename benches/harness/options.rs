@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+use super::timing::set_pause;
+
 /// What a benchmark program takes.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
@@ -27,6 +29,7 @@ const USAGE: &str = "options:
   --filter TEXT   only cases whose name contains TEXT
   --peer FILE     compare with a peer's results: one JSON object {\"case\", \"us\"} a line
   --record FILE   write the results and the machine's description to FILE
+  --pause MS      rest so long before each measurement (50)
   --device N      the GPU's ordinal (0)";
 
 impl Options {
@@ -51,6 +54,7 @@ impl Options {
                 "--device" => {
                     options.device = value()?.parse().context("--device takes a number")?
                 }
+                "--pause" => set_pause(value()?.parse().context("--pause takes milliseconds")?),
                 // `cargo bench` adds it.
                 "--bench" => {}
                 "--help" | "-h" => {

@@ -1,6 +1,8 @@
 //! Times of replayed graphs.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use specdraft::driver::{Context, Event, Graph, Stream};
@@ -38,8 +40,16 @@ impl Timing {
     }
 }
 
+/// Milliseconds without work before each measurement: the clock recovers from what ran before.
+static PAUSE: AtomicU64 = AtomicU64::new(50);
+
+/// Sets the pause before each measurement.
+pub(crate) fn set_pause(milliseconds: u64) {
+    PAUSE.store(milliseconds, Relaxed);
+}
+
 /// Captures `inner` calls of `enqueue` (it is given 0, 1, …) in a graph and times `replays` replays after 3 to warm
-/// up.
+/// up, which follow a pause.
 ///
 /// # Errors
 /// Those of `enqueue`, and the driver's.
@@ -53,6 +63,8 @@ pub(crate) fn time_graph(
     let graph = Graph::capture(context, stream, || (0..inner).try_for_each(&mut enqueue))?;
     // SAFETY: the caller's buffers and drafters outlive this function, and only this thread uses them.
     let replay = || unsafe { graph.launch(stream) };
+    stream.synchronize(context)?;
+    thread::sleep(Duration::from_millis(PAUSE.load(Relaxed)));
     for _ in 0..3 {
         replay()?;
     }

@@ -48,11 +48,10 @@ fn main() -> Result<()> {
     let context = Context::primary(&device)?;
     clock.done("driver and context");
     let kernels = Arc::new(SuffixKernels::load(&Module::built_in(&context)?)?);
+    let usual = SuffixConfig::default();
+    kernels.compile_for(&usual)?;
     clock.done("kernels");
-    drop(CudaSuffix::with_kernels(
-        kernels.clone(),
-        SuffixConfig::default(),
-    )?);
+    drop(CudaSuffix::with_kernels(kernels.clone(), usual)?);
     clock.done("a drafter's memory");
 
     let stream = OwnedStream::new(&context)?;

@@ -21,6 +21,8 @@
 //! - `dependent`: with programmatic dependent launch, as the refiner does by itself.
 //! - `host`: what enqueuing one call costs the host.
 //!
+//! `first call` is what loading the kernels takes: the driver's compiler, or its cache from an earlier run.
+//!
 //! Timed inputs are normally distributed. Checked ones are small multiples of powers of two, so that every sum is exact and the tokens are
 //! the CPU's bit for bit; the same launches on the same sizes.
 
@@ -29,14 +31,16 @@ mod harness;
 mod subject;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use harness::{Options, Report, host_us, time_graph};
+use harness::{Options, Report, Timing, host_us, time_graph};
 use specdraft::cpu::CpuXpress;
 use specdraft::driver::{Context, Driver, Module, OwnedStream};
 use specdraft::xpress::cuda::XpressKernels;
 use specdraft::xpress::{
-    BlockView, Generate, GeneratedStep, RefineInputs, XpressBackend, XpressLimits, bf16,
+    BlockView, Generate, GeneratedStep, RefineInputs, XpressBackend, XpressConfig, XpressLimits,
+    bf16,
 };
 use subject::{Arrays, C, CONFIG, Head, PASSES, Work};
 
@@ -46,50 +50,39 @@ const REPLAYS: usize = 30;
 /// Requests that are made up; larger batches repeat them.
 const MADE_UP: usize = 4;
 
+/// Batches; the kernels for every GPU are timed for some of them only, where there are others.
+const BATCHES: &[usize] = &[1, 2, 4, 8, 16, 32, 64, 128];
+const GENERAL_BATCHES: &[usize] = &[1, 8, 32, 128];
+/// Other vocabularies, and the batch that they are timed with.
+const VOCABULARIES: [usize; 4] = [32_000, 64_000, 128_256, 262_144];
+const VOCABULARIES_BATCH: usize = 8;
+
 fn main() -> Result<()> {
     let options = Options::from_args()?;
     let device = Driver::load()?.device(options.device)?;
     let context = Context::primary(&device)?;
+    let start = Instant::now();
     let kernels = Arc::new(XpressKernels::load(&Module::built_in(&context)?)?);
+    let loading = Timing::once(start.elapsed().as_secs_f64() * 1e6);
     let stream = OwnedStream::new(&context)?;
-    let report = Report::new(&options, kernels.module())?;
-    let batches: &[usize] = if options.quick {
-        &[1, 32]
-    } else {
-        &[1, 2, 4, 8, 16, 32, 64, 128]
-    };
-    let most = batches.iter().copied().max().unwrap_or(1);
-
-    let exact = Head::new(&kernels, Generate::Exact, 1, most)?;
-    let cpu = CpuXpress::new(
-        exact.head.clone(),
-        XpressLimits {
-            max_num_reqs: MADE_UP,
-            max_topc: C,
-        },
-    )?;
     let mut bench = Bench {
         context: &context,
         stream: &stream,
         options: &options,
-        report,
-        normal: [
-            Head::new(&kernels, Generate::Normal, 2, most)?,
-            Head::new(&kernels, Generate::Normal, 3, most)?,
-        ],
-        steps: [
-            CONFIG.generate_step(MADE_UP, Generate::Normal, 4)?,
-            CONFIG.generate_step(MADE_UP, Generate::Normal, 5)?,
-        ],
-        check: Check {
-            exact,
-            step: CONFIG.generate_step(MADE_UP, Generate::Exact, 6)?,
-            cpu,
-            answers: None,
-        },
+        kernels: &kernels,
+        report: Report::new(&options, kernels.module())?,
     };
-    for &n in batches {
-        bench.batch(n)?;
+    if options.wants("first call") {
+        let report = &mut bench.report;
+        report.add_alone("first call", "kernels for every GPU", loading, true)?;
+    }
+    let batches = if options.quick { &[1, 32] } else { BATCHES };
+    bench.vocabulary(CONFIG.vocab_size, batches, &|_| true)?;
+    if !options.quick {
+        let of_vocabulary = |work| matches!(work, Work::Readout | Work::Pass | Work::Select);
+        for vocab_size in VOCABULARIES {
+            bench.vocabulary(vocab_size, &[VOCABULARIES_BATCH], &of_vocabulary)?;
+        }
     }
     bench.report.finish(options.device)
 }
@@ -98,40 +91,94 @@ struct Bench<'a> {
     context: &'a Context,
     stream: &'a OwnedStream,
     options: &'a Options,
+    kernels: &'a Arc<XpressKernels>,
     report: Report,
+}
+
+/// Heads of one vocabulary, with inputs.
+struct Heads {
     normal: [Head; 2],
     steps: [GeneratedStep; 2],
     check: Check,
 }
 
+impl Heads {
+    fn new(kernels: &Arc<XpressKernels>, config: &XpressConfig, most: usize) -> Result<Self> {
+        let exact = Head::new(kernels, config, Generate::Exact, 1, most)?;
+        let limits = XpressLimits {
+            max_num_reqs: MADE_UP,
+            max_topc: C,
+        };
+        let cpu = CpuXpress::new(exact.head.clone(), limits)?;
+        Ok(Self {
+            normal: [
+                Head::new(kernels, config, Generate::Normal, 2, most)?,
+                Head::new(kernels, config, Generate::Normal, 3, most)?,
+            ],
+            steps: [
+                config.generate_step(MADE_UP, Generate::Normal, 4)?,
+                config.generate_step(MADE_UP, Generate::Normal, 5)?,
+            ],
+            check: Check {
+                exact,
+                step: config.generate_step(MADE_UP, Generate::Exact, 6)?,
+                cpu,
+                answers: None,
+            },
+        })
+    }
+}
+
 impl Bench<'_> {
-    /// All cases of one batch size.
-    fn batch(&mut self, n: usize) -> Result<()> {
-        let cases = cases(n);
-        if !cases.iter().any(|case| self.options.wants(&case.name)) {
+    /// The cases of one vocabulary that do this work.
+    fn vocabulary(
+        &mut self,
+        vocab_size: usize,
+        batches: &[usize],
+        does: &dyn Fn(Work) -> bool,
+    ) -> Result<()> {
+        let wanted = |n: &usize| {
+            let mut cases = cases(*n, vocab_size);
+            cases.retain(|case| does(case.work) && self.options.wants(&case.name));
+            (*n, cases)
+        };
+        let mut batches: Vec<(usize, Vec<Case>)> = batches.iter().map(wanted).collect();
+        batches.retain(|(_, cases)| !cases.is_empty());
+        let Some(most) = batches.iter().map(|(n, _)| *n).max() else {
             return Ok(());
+        };
+        let mut heads = Heads::new(self.kernels, &subject::config(vocab_size), most)?;
+        for (n, cases) in &batches {
+            self.batch(&mut heads, *n, cases)?;
         }
-        let arrays = [
-            Arrays::new(self.context, self.stream, &self.steps[0], n)?,
-            Arrays::new(self.context, self.stream, &self.steps[1], n)?,
-        ];
+        Ok(())
+    }
+
+    /// All cases of one batch size.
+    fn batch(&mut self, heads: &mut Heads, n: usize, cases: &[Case]) -> Result<()> {
+        let new = |step| Arrays::new(self.context, self.stream, step, n);
+        let arrays = [new(&heads.steps[0])?, new(&heads.steps[1])?];
+        let exact = new(&heads.check.step)?;
+        let has_hopper = heads.normal[0].refiner.has_hopper();
         for hopper in [false, true] {
-            for head in self.normal.iter_mut().chain([&mut self.check.exact]) {
-                head.refiner.set_hopper(hopper)?;
-            }
-            if hopper && !self.normal[0].refiner.has_hopper() {
+            let timed = match hopper {
+                true => has_hopper,
+                false => !has_hopper || GENERAL_BATCHES.contains(&n),
+            };
+            if !timed {
                 continue;
             }
-            let correct = self.check.run(self.context, self.stream, n)?;
-            for (head, arrays) in self.normal.iter_mut().zip(&arrays) {
+            for head in heads.normal.iter_mut().chain([&mut heads.check.exact]) {
+                head.refiner.set_hopper(hopper)?;
+            }
+            let correct = heads.check.run(&exact, n)?;
+            for (head, arrays) in heads.normal.iter_mut().zip(&arrays) {
                 arrays.prepare(head)?;
             }
-            for case in &cases {
-                if self.options.wants(&case.name) {
-                    self.case(case, &arrays, hopper, correct)?;
-                }
+            for case in cases {
+                self.case(&mut heads.normal, case, &arrays, hopper, correct)?;
             }
-            let after = self.check.run(self.context, self.stream, n)?;
+            let after = heads.check.run(&exact, n)?;
             ensure!(
                 after == correct,
                 "n={n}: the results changed while they were timed"
@@ -142,6 +189,7 @@ impl Bench<'_> {
 
     fn case(
         &mut self,
+        heads: &mut [Head; 2],
         case: &Case,
         arrays: &[Arrays<'_>; 2],
         hopper: bool,
@@ -152,13 +200,12 @@ impl Bench<'_> {
         let inner = if case.launches > 1 { INNER / 4 } else { INNER };
         for rotated in [false, true] {
             for dependent in [false, true] {
-                for head in &mut self.normal {
+                for head in heads.iter_mut() {
                     head.refiner.set_dependent_launch(dependent);
                 }
-                let normal = &mut self.normal;
                 let timing = time_graph(self.context, self.stream.borrow(), inner, REPLAYS, |i| {
                     let turn = if rotated { i % 2 } else { 0 };
-                    arrays[turn].enqueue(&mut normal[turn], case.work)
+                    arrays[turn].enqueue(&mut heads[turn], case.work)
                 })?;
                 let mut variant = kernels.to_owned();
                 for (name, on) in [(" rotated", rotated), (" dependent", dependent)] {
@@ -171,9 +218,8 @@ impl Bench<'_> {
             }
         }
         if matches!(case.work, Work::Refine | Work::TopcRefine) {
-            let normal = &mut self.normal[0];
             let timing = host_us(self.context, self.stream.borrow(), 200, 10, || {
-                arrays[0].enqueue(normal, case.work)
+                arrays[0].enqueue(&mut heads[0], case.work)
             })?;
             let variant = format!("{kernels} host");
             self.report
@@ -191,10 +237,10 @@ struct Case {
     launches: usize,
 }
 
-fn cases(n: usize) -> Vec<Case> {
+fn cases(n: usize, vocab_size: usize) -> Vec<Case> {
     let tag = format!(
-        "n={n} B={} R={} H={} V={}",
-        CONFIG.block_size, CONFIG.rank, CONFIG.mlp_hidden, CONFIG.vocab_size
+        "n={n} B={} R={} H={} V={vocab_size}",
+        CONFIG.block_size, CONFIG.rank, CONFIG.mlp_hidden
     );
     let candidates = format!("{tag} C={C}");
     let plain = |name: &str| vec![(format!("{name} {tag}"), 1)];
@@ -264,11 +310,11 @@ struct Check {
 }
 
 impl Check {
-    fn run(&mut self, context: &Context, stream: &OwnedStream, n: usize) -> Result<bool> {
+    /// Whether refinements with these arrays, made of `self.step`, give the CPU's tokens.
+    fn run(&mut self, arrays: &Arrays<'_>, n: usize) -> Result<bool> {
         if self.answers.is_none() {
             self.answers = Some([self.answer(0)?, self.answer(C)?]);
         }
-        let arrays = Arrays::new(context, stream, &self.step, n)?;
         let slots = CONFIG.num_draft_tokens();
         let mut correct = true;
         for (work, answer) in [Work::Refine, Work::TopcRefine]
@@ -279,17 +325,14 @@ impl Check {
             let expected = (0..n * slots).map(|i| answer[i % answer.len()]);
             correct &= arrays.drafts()?.into_iter().eq(expected);
         }
-        correct &= self.argmaxes(&arrays, n)?;
+        correct &= self.argmaxes(arrays, n)?;
         Ok(correct)
     }
 
     /// The argmaxes on given buffers.
     fn argmaxes(&mut self, arrays: &Arrays<'_>, n: usize) -> Result<bool> {
-        let (b, v, slots) = (
-            CONFIG.block_size,
-            CONFIG.vocab_size,
-            CONFIG.num_draft_tokens(),
-        );
+        let (b, slots) = (CONFIG.block_size, CONFIG.num_draft_tokens());
+        let v = self.exact.head.config().vocab_size;
         let base: Vec<bf16> = self
             .step
             .base

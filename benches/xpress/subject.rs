@@ -26,6 +26,14 @@ pub(crate) const CONFIG: XpressConfig = XpressConfig {
 };
 const SLOTS: usize = CONFIG.block_size - 1;
 
+/// That head with another vocabulary.
+pub(crate) fn config(vocab_size: usize) -> XpressConfig {
+    XpressConfig {
+        vocab_size,
+        ..CONFIG
+    }
+}
+
 /// What is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -55,11 +63,12 @@ pub(crate) struct Head {
 impl Head {
     pub(crate) fn new(
         kernels: &Arc<XpressKernels>,
+        config: &XpressConfig,
         how: Generate,
         seed: u64,
         max_num_reqs: usize,
     ) -> Result<Self> {
-        let head = Arc::new(XpressHead::generate(&CONFIG, how, seed)?);
+        let head = Arc::new(XpressHead::generate(config, how, seed)?);
         let limits = XpressLimits {
             max_num_reqs,
             max_topc: C,
@@ -75,6 +84,7 @@ impl Head {
 pub(crate) struct Arrays<'a> {
     stream: &'a OwnedStream,
     n: usize,
+    vocab_size: usize,
     /// `[N, B-1, V]`
     base: DeviceBuffer<u16>,
     /// As `base`, each row from its end.
@@ -98,20 +108,18 @@ impl<'a> Arrays<'a> {
         step: &GeneratedStep,
         n: usize,
     ) -> Result<Self> {
-        let (b, v, d, r) = (
-            CONFIG.block_size,
-            CONFIG.vocab_size,
-            CONFIG.hidden_size,
-            CONFIG.rank,
-        );
+        let (b, d, r) = (CONFIG.block_size, CONFIG.hidden_size, CONFIG.rank);
         let made_up = step.anchors.len();
+        let v = step.base.len() / (made_up * b);
         let bits = |values: &[bf16]| -> Vec<u16> { values.iter().map(|x| x.to_bits()).collect() };
-        let repeated = |rows: Vec<Vec<u16>>| -> Vec<u16> {
-            (0..n).flat_map(|i| &rows[i % made_up]).copied().collect()
-        };
         let base = (0..made_up).map(|i| bits(&step.base[(i * b + 1) * v..(i + 1) * b * v]));
-        let base = repeated(base.collect());
-        let hidden = repeated(step.hidden.chunks_exact(b * d).map(bits).collect());
+        let base: Vec<_> = base.collect();
+        let reversed = |block: &Vec<u16>| -> Vec<u16> {
+            let rows = block.chunks_exact(v);
+            rows.flat_map(|row| row.iter().rev()).copied().collect()
+        };
+        let bias: Vec<_> = base.iter().map(reversed).collect();
+        let hidden: Vec<_> = step.hidden.chunks_exact(b * d).map(bits).collect();
         let tokens = |from: &[i64], count: usize| -> Vec<i64> {
             (0..count).map(|i| from[i % from.len()]).collect()
         };
@@ -119,18 +127,22 @@ impl<'a> Arrays<'a> {
         let on = stream.borrow();
         let halves = |values: &[u16]| DeviceBuffer::from_slice(context, on, values, "inputs");
         let longs = |values: &[i64]| DeviceBuffer::from_slice(context, on, values, "inputs");
+        // A piece at a time: the logits of 128 requests are 600 MB.
+        let repeated = |pieces: &[Vec<u16>]| -> Result<DeviceBuffer<u16>> {
+            let len = pieces[0].len();
+            let mut all = DeviceBuffer::zeroed(context, on, n * len, "inputs")?;
+            for i in 0..n {
+                all.write(on, i * len, &pieces[i % made_up])?;
+            }
+            Ok(all)
+        };
         Ok(Self {
             stream,
             n,
-            bias: halves(
-                &base
-                    .chunks_exact(v)
-                    .flat_map(|row| row.iter().rev())
-                    .copied()
-                    .collect::<Vec<_>>(),
-            )?,
-            base: halves(&base)?,
-            hidden: halves(&hidden)?,
+            vocab_size: v,
+            base: repeated(&base)?,
+            bias: repeated(&bias)?,
+            hidden: repeated(&hidden)?,
             xh: halves(&vec![0; n * b * r])?,
             latents: halves(&vec![0; n * SLOTS * r])?,
             blocks: longs(&tokens(&vocabulary, n * b))?,
@@ -245,7 +257,7 @@ impl<'a> Arrays<'a> {
     }
 
     fn view<'b>(&self, logits: &'b DeviceBuffer<u16>) -> specdraft::Result<DeviceBlocks<'b>> {
-        let layout = BlockLayout::contiguous(self.n, SLOTS, CONFIG.vocab_size);
+        let layout = BlockLayout::contiguous(self.n, SLOTS, self.vocab_size);
         DeviceBlocks::new(bf16s(logits), layout)
     }
 

@@ -50,6 +50,11 @@ impl Entries {
         &self.common
     }
 
+    /// Whether it has this kernel.
+    pub(super) fn holds(&self, kernel: &str) -> bool {
+        self.kernels.contains_key(kernel)
+    }
+
     /// The text with this kernel alone; `None` if it has no such kernel.
     pub(super) fn alone(&self, kernel: &str) -> Option<String> {
         let range = self.kernels.get(kernel)?;

@@ -1,6 +1,8 @@
 //! Launches: a kernel is checked against the ABI table once, then only enqueued.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use cuda_std::Kernel;
 use cust::sys::CUfunction;
@@ -29,25 +31,41 @@ pub struct LaunchShape {
 /// there.
 pub struct PreparedKernel<const N: usize> {
     module: Module,
-    raw: CUfunction,
-    name: &'static str,
-    max_threads: u32,
-    fixed_threads: Option<u32>,
+    kernel: Kernel,
     may_depend: bool,
+    /// Dynamic shared memory that launches are allowed, if more than by themselves.
+    shared_bytes: AtomicU32,
+    code: OnceLock<Code>,
 }
 
-// SAFETY: a function handle may be used from any thread and lives as long as the module, which is held.
-unsafe impl<const N: usize> Send for PreparedKernel<N> {}
+/// A compiled kernel.
+struct Code {
+    raw: CUfunction,
+    max_threads: u32,
+}
+
+// SAFETY: a function handle may be used from any thread and lives as long as the module, which is held beside it.
+unsafe impl Send for Code {}
 // SAFETY: as above; nothing is changed after construction but by driver calls, which are thread-safe.
-unsafe impl<const N: usize> Sync for PreparedKernel<N> {}
+unsafe impl Sync for Code {}
 
 impl<const N: usize> PreparedKernel<N> {
-    /// Looks the kernel up and checks `N` against the ABI table, and the table against the loaded code where the
-    /// driver can tell.
+    /// Looks the kernel up, checks `N` against the ABI table, and the table against the compiled code where the driver can tell.
     ///
     /// # Errors
-    /// [`DriverError::KernelAbi`] where they disagree; the driver's error if the kernel is not in the module.
+    /// [`DriverError::KernelAbi`] where they disagree, or the module has no such kernel; [`DriverError::Jit`].
     pub fn new(module: &Module, kernel: &Kernel) -> Result<Self, DriverError> {
+        let kernel = Self::deferred(module, kernel)?;
+        kernel.compile()?;
+        Ok(kernel)
+    }
+
+    /// As [`new`](Self::new), for a kernel that may never be used: the driver is to compile it by [`compile`](Self::compile). A launch
+    /// or a question about the kernel does that too, but is no longer a matter of microseconds then, nor fit for a captured stream.
+    ///
+    /// # Errors
+    /// [`DriverError::KernelAbi`] where `N` and the table disagree, or the module has no such kernel.
+    pub fn deferred(module: &Module, kernel: &Kernel) -> Result<Self, DriverError> {
         if kernel.params.len() != N {
             return Err(DriverError::KernelAbi {
                 kernel: kernel.name.into(),
@@ -56,10 +74,45 @@ impl<const N: usize> PreparedKernel<N> {
                 got: N.to_string(),
             });
         }
-        let context = module.context();
+        module.holds(kernel.name)?;
+        let driver = module.context().driver();
+        Ok(Self {
+            module: module.clone(),
+            kernel: *kernel,
+            may_depend: module.has_dependent_launch() && driver.api().cuLaunchKernelEx.is_some(),
+            shared_bytes: AtomicU32::new(0),
+            code: OnceLock::new(),
+        })
+    }
+
+    /// The kernel's entry name.
+    pub fn name(&self) -> &'static str {
+        self.kernel.name
+    }
+
+    /// Has the driver compile the kernel, unless it has done so before: half a second for the largest the first time on a machine, a
+    /// millisecond from the driver's cache.
+    ///
+    /// # Errors
+    /// [`DriverError::Jit`]; [`DriverError::KernelAbi`] where the code is not what the ABI table says.
+    pub fn compile(&self) -> Result<(), DriverError> {
+        self.code().map(drop)
+    }
+
+    fn code(&self) -> Result<&Code, DriverError> {
+        if let Some(code) = self.code.get() {
+            return Ok(code);
+        }
+        // Two threads may both come here: the module compiles once, and the rest is the same twice.
+        let code = self.load()?;
+        Ok(self.code.get_or_init(|| code))
+    }
+
+    fn load(&self) -> Result<Code, DriverError> {
+        let (context, kernel) = (self.module.context(), &self.kernel);
         let driver = context.driver();
         let _current = context.enter()?;
-        let raw = module.function(kernel.name)?;
+        let raw = self.module.function(kernel.name)?;
         check_code(driver, raw, kernel)?;
         load_now(driver, raw, kernel.name)?;
         let max_threads = attribute(driver, raw, kernel.name, FUNC_MAX_THREADS)?;
@@ -73,33 +126,25 @@ impl<const N: usize> PreparedKernel<N> {
                 got: format!("at most {max_threads} on this GPU"),
             });
         }
-        Ok(Self {
-            module: module.clone(),
-            raw,
-            name: kernel.name,
-            max_threads,
-            fixed_threads: kernel.threads,
-            may_depend: module.has_dependent_launch() && driver.api().cuLaunchKernelEx.is_some(),
-        })
-    }
-
-    /// The kernel's entry name.
-    pub fn name(&self) -> &'static str {
-        self.name
+        let shared_bytes = self.shared_bytes.load(Relaxed);
+        if shared_bytes > 0 {
+            allow_shared_bytes(driver, raw, kernel.name, shared_bytes)?;
+        }
+        Ok(Code { raw, max_threads })
     }
 
     /// Allows launches of up to `bytes` of dynamic shared memory.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn allow_shared_bytes(&self, bytes: u32) -> Result<(), DriverError> {
+        self.shared_bytes.store(bytes, Relaxed);
+        let Some(code) = self.code.get() else {
+            return Ok(());
+        };
         let context = self.module.context();
-        let driver = context.driver();
         let _current = context.enter()?;
-        let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
-        // SAFETY: a live function of the current context.
-        let code =
-            unsafe { (driver.api().cuFuncSetAttribute)(self.raw, FUNC_MAX_DYNAMIC_SHARED, value) };
-        driver.check("cuFuncSetAttribute", code, || {
-            format!("allowing {} {bytes} bytes of shared memory", self.name)
-        })
+        allow_shared_bytes(context.driver(), code.raw, self.kernel.name, bytes)
     }
 
     /// How many of its blocks run on one multiprocessor at a time.
@@ -108,6 +153,7 @@ impl<const N: usize> PreparedKernel<N> {
         threads: u32,
         shared_bytes: u32,
     ) -> Result<u32, DriverError> {
+        let code = self.code()?;
         let context = self.module.context();
         let driver = context.driver();
         let _current = context.enter()?;
@@ -116,28 +162,29 @@ impl<const N: usize> PreparedKernel<N> {
         let code = unsafe {
             (driver.api().cuOccupancyMaxActiveBlocksPerMultiprocessor)(
                 &raw mut blocks,
-                self.raw,
+                code.raw,
                 c_int::try_from(threads).unwrap_or(c_int::MAX),
                 shared_bytes as usize,
             )
         };
         driver.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code, || {
-            format!("asking the occupancy of {}", self.name)
+            format!("asking the occupancy of {}", self.name())
         })?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
     /// What the compiler made of it on this GPU.
     pub fn resources(&self) -> Result<KernelResources, DriverError> {
+        let code = self.code()?;
         let context = self.module.context();
         let driver = context.driver();
         let _current = context.enter()?;
-        let get = |which| attribute(driver, self.raw, self.name, which);
+        let get = |which| attribute(driver, code.raw, self.name(), which);
         Ok(KernelResources {
             registers: get(FUNC_REGISTERS)?,
             shared_bytes: get(FUNC_SHARED)?,
             local_bytes: get(FUNC_LOCAL)?,
-            max_threads: self.max_threads,
+            max_threads: code.max_threads,
         })
     }
 
@@ -160,6 +207,7 @@ impl<const N: usize> PreparedKernel<N> {
         if context.device().capability() < (9, 0) {
             return Ok(0);
         }
+        let code = self.code()?;
         let _current = context.enter()?;
         let attributes = [of_clusters(cluster)];
         let config = LaunchConfigRaw {
@@ -172,9 +220,9 @@ impl<const N: usize> PreparedKernel<N> {
         };
         let mut clusters = 0;
         // SAFETY: a live function of the current context; the configuration and its attribute outlive the call, which writes one int.
-        let code = unsafe { occupancy(&raw mut clusters, self.raw, &raw const config) };
+        let code = unsafe { occupancy(&raw mut clusters, code.raw, &raw const config) };
         driver.check("cuOccupancyMaxActiveClusters", code, || {
-            format!("asking how many clusters of {} fit", self.name)
+            format!("asking how many clusters of {} fit", self.name())
         })?;
         Ok(u32::try_from(clusters).unwrap_or(0))
     }
@@ -211,12 +259,11 @@ impl<const N: usize> PreparedKernel<N> {
         mut args: [u64; N],
     ) -> Result<(), DriverError> {
         debug_assert!(
-            self.fixed_threads.is_none_or(|t| t == shape.threads),
+            self.kernel.threads.is_none_or(|t| t == shape.threads),
             "{} is written for blocks of {:?} threads",
-            self.name,
-            self.fixed_threads
+            self.name(),
+            self.kernel.threads
         );
-        debug_assert!(shape.threads > 0 && shape.threads <= self.max_threads);
         debug_assert!(cluster > 0 && shape.grid[0].is_multiple_of(cluster));
         if shape.grid.contains(&0) {
             return Ok(());
@@ -229,15 +276,17 @@ impl<const N: usize> PreparedKernel<N> {
                 driver: driver.version().to_string(),
             });
         }
+        let code = self.code()?;
+        debug_assert!(shape.threads > 0 && shape.threads <= code.max_threads);
         let _current = context.enter()?;
         let mut params = args.each_mut().map(|word| (&raw mut *word).cast());
         // SAFETY: one pointer a parameter (`new` checked how many), each to a word whose low bytes are the argument:
         // the hosts of NVIDIA GPUs are little-endian. The rest is this function's contract.
-        let code = unsafe { self.enqueue(driver, stream, shape, cluster, &mut params) };
+        let code = unsafe { self.enqueue(driver, code, stream, shape, cluster, &mut params) };
         driver.check("cuLaunchKernel", code, || {
             format!(
                 "launching {} on a grid of {:?}, clusters of {cluster}, {} threads a block, {} bytes of shared memory, on {stream:?}",
-                self.name, shape.grid, shape.threads, shape.shared_bytes
+                self.name(), shape.grid, shape.threads, shape.shared_bytes
             )
         })
     }
@@ -247,6 +296,7 @@ impl<const N: usize> PreparedKernel<N> {
     unsafe fn enqueue(
         &self,
         driver: &Driver,
+        code: &Code,
         stream: Stream<'_>,
         shape: LaunchShape,
         cluster: u32,
@@ -273,7 +323,7 @@ impl<const N: usize> PreparedKernel<N> {
                 unsafe {
                     launch(
                         &raw const config,
-                        self.raw,
+                        code.raw,
                         params.as_mut_ptr(),
                         std::ptr::null_mut(),
                     )
@@ -282,7 +332,7 @@ impl<const N: usize> PreparedKernel<N> {
             // SAFETY: the caller's contract.
             _ => unsafe {
                 (driver.api().cuLaunchKernel)(
-                    self.raw,
+                    code.raw,
                     x,
                     y,
                     z,
@@ -301,7 +351,7 @@ impl<const N: usize> PreparedKernel<N> {
 
 impl<const N: usize> std::fmt::Debug for PreparedKernel<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PreparedKernel({})", self.name)
+        write!(f, "PreparedKernel({})", self.name())
     }
 }
 
@@ -367,6 +417,21 @@ fn load_now(driver: &Driver, function: CUfunction, name: &str) -> Result<(), Dri
     // SAFETY: a live function of the current context.
     let code = unsafe { load(function) };
     driver.check("cuFuncLoad", code, || format!("loading kernel {name}"))
+}
+
+fn allow_shared_bytes(
+    driver: &Driver,
+    function: CUfunction,
+    name: &str,
+    bytes: u32,
+) -> Result<(), DriverError> {
+    let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    // SAFETY: a live function of the current context.
+    let code =
+        unsafe { (driver.api().cuFuncSetAttribute)(function, FUNC_MAX_DYNAMIC_SHARED, value) };
+    driver.check("cuFuncSetAttribute", code, || {
+        format!("allowing {name} {bytes} bytes of shared memory")
+    })
 }
 
 fn attribute(

@@ -194,6 +194,17 @@ impl Module {
         self.inner.capability >= (9, 0)
     }
 
+    /// Whether the text has such a kernel.
+    ///
+    /// # Errors
+    /// [`DriverError::KernelAbi`] if it has not.
+    pub(crate) fn holds(&self, kernel: &str) -> Result<(), DriverError> {
+        match self.inner.entries.holds(kernel) {
+            true => Ok(()),
+            false => Err(self.inner.lacks(kernel)),
+        }
+    }
+
     /// A kernel, which the driver compiles now (or finds in its own cache on disk), unless it has done so before.
     pub(crate) fn function(&self, name: &'static str) -> Result<CUfunction, DriverError> {
         let driver = self.inner.context.driver();
@@ -222,12 +233,7 @@ impl Inner {
             return Ok(module);
         }
         let text = self.entries.alone(kernel);
-        let text = text.ok_or_else(|| DriverError::KernelAbi {
-            kernel: kernel.into(),
-            what: "PTX".into(),
-            expected: "an entry of that name".into(),
-            got: format!("none in {}", self.name),
-        })?;
+        let text = text.ok_or_else(|| self.lacks(kernel))?;
         let ptx = Ptx {
             name: &self.name,
             version: &self.version,
@@ -237,6 +243,15 @@ impl Inner {
         let module = jit::load(&self.context, ptx, &text)?;
         loaded.insert(kernel, module);
         Ok(module)
+    }
+
+    fn lacks(&self, kernel: &str) -> DriverError {
+        DriverError::KernelAbi {
+            kernel: kernel.into(),
+            what: "PTX".into(),
+            expected: "an entry of that name".into(),
+            got: format!("none in {}", self.name),
+        }
     }
 }
 

@@ -100,12 +100,13 @@ impl CudaSuffix {
         Self::with_kernels(Arc::new(kernels), config)
     }
 
-    /// Another drafter with kernels that are loaded already, in their context.
+    /// Another drafter with kernels that are loaded already, in their context. Those that it needs are compiled now, if they have not been.
     ///
     /// # Errors
-    /// A configuration over its limits; too little memory.
+    /// A configuration over its limits; PTX that the driver does not take; too little memory.
     pub fn with_kernels(kernels: Arc<SuffixKernels>, config: SuffixConfig) -> Result<Self> {
         config.validate()?;
+        kernels.compile_for(&config)?;
         Ok(Self {
             memory: Memory::new(kernels.module().context(), &config)?,
             config,

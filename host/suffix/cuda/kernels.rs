@@ -3,6 +3,7 @@
 use specdraft_kernels::suffix::{ingest, observe, propose, reset};
 
 use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream};
+use crate::suffix::SuffixConfig;
 
 /// The suffix drafter's kernels, loaded in a context.
 ///
@@ -21,21 +22,52 @@ pub struct SuffixKernels {
 }
 
 impl SuffixKernels {
-    /// Looks all kernels up in a module and checks them against the ABI table.
+    /// Looks all kernels up in a module and checks them against the ABI table. [`compile_for`](Self::compile_for) has them compiled.
     ///
     /// # Errors
     /// [`DriverError::KernelAbi`] where the module is of another version; the driver's.
     pub fn load(module: &Module) -> Result<Self, DriverError> {
         Ok(Self {
-            propose_k8: PreparedKernel::new(module, &propose::SUFFIX_PROPOSE_K8)?,
-            propose: PreparedKernel::new(module, &propose::SUFFIX_PROPOSE)?,
-            ingest_place: PreparedKernel::new(module, &ingest::SUFFIX_INGEST_PLACE)?,
-            ingest_copy: PreparedKernel::new(module, &ingest::SUFFIX_INGEST_COPY)?,
-            observe: PreparedKernel::new(module, &observe::SUFFIX_OBSERVE)?,
-            add_request: PreparedKernel::new(module, &reset::SUFFIX_ADD_REQUEST)?,
-            reset: PreparedKernel::new(module, &reset::SUFFIX_RESET)?,
+            propose_k8: PreparedKernel::deferred(module, &propose::SUFFIX_PROPOSE_K8)?,
+            propose: PreparedKernel::deferred(module, &propose::SUFFIX_PROPOSE)?,
+            ingest_place: PreparedKernel::deferred(module, &ingest::SUFFIX_INGEST_PLACE)?,
+            ingest_copy: PreparedKernel::deferred(module, &ingest::SUFFIX_INGEST_COPY)?,
+            observe: PreparedKernel::deferred(module, &observe::SUFFIX_OBSERVE)?,
+            add_request: PreparedKernel::deferred(module, &reset::SUFFIX_ADD_REQUEST)?,
+            reset: PreparedKernel::deferred(module, &reset::SUFFIX_RESET)?,
             module: module.clone(),
         })
+    }
+
+    /// Has the driver compile the kernels that a drafter uses, unless it has done so before.
+    ///
+    /// # Errors
+    /// Those of [`PreparedKernel::compile`].
+    pub fn compile_for(&self, config: &SuffixConfig) -> Result<(), DriverError> {
+        self.kernel_of(config.num_draft_tokens as u32, config.max_depth as u32)
+            .compile()?;
+        self.add_request.compile()?;
+        self.reset.compile()?;
+        if config.effective_corpus_tokens() > 0 {
+            self.ingest_place.compile()?;
+            self.ingest_copy.compile()?;
+        }
+        match config.adaptive {
+            true => self.observe.compile(),
+            false => Ok(()),
+        }
+    }
+
+    /// The kernel that proposes with this K and this depth.
+    fn kernel_of(
+        &self,
+        num_draft_tokens: u32,
+        max_depth: u32,
+    ) -> &PreparedKernel<{ propose::SUFFIX_PROPOSE.params.len() }> {
+        match propose::takes_k8(num_draft_tokens, max_depth) {
+            true => &self.propose_k8,
+            false => &self.propose,
+        }
     }
 
     /// The module they are in, which knows its context and the PTX it was made of.
@@ -84,11 +116,7 @@ impl SuffixKernels {
         debug_assert_eq!(args.log2_blocks, grid.log2_blocks);
         debug_assert_eq!(args.log2_min_units, grid.log2_min_units);
         let shape = shape(grid.dimensions(batch), propose::THREADS, dependent);
-        let kernel = if propose::takes_k8(args.num_draft_tokens, args.max_depth) {
-            &self.propose_k8
-        } else {
-            &self.propose
-        };
+        let kernel = self.kernel_of(args.num_draft_tokens, args.max_depth);
         // SAFETY: the caller's.
         unsafe { kernel.launch(stream, shape, args.words()) }
     }
