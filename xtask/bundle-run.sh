@@ -1,33 +1,67 @@
 #!/usr/bin/env bash
-# Runs every GPU test with every PTX that this GPU takes. Arguments go to the tests.
-# With SANITIZE=memcheck (racecheck, synccheck, initcheck) each runs under compute-sanitizer.
+# Runs what needs a GPU and says what failed: the tests, with every PTX that this GPU takes, then the fuzzer. Arguments go to the tests;
+# a name among them runs the tests alone that have it in theirs.
+#
+#   SANITIZE=memcheck     the tests under compute-sanitizer (or racecheck, synccheck, initcheck), with the PTX that ships for this GPU, and no
+#                         fuzzer; the replay, which is long, is left out too
+#   PTX="ptx/nvvm/*.ptx"  other PTX files
+#   FUZZ_SECONDS=60       how long the fuzzer runs, 0 for not at all
+#   LIMIT=600             how many seconds each program may take
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 export CARGO_MANIFEST_DIR=$PWD
 nvidia-smi --query-gpu=name,driver_version,compute_cap,clocks.sm --format=csv || exit 1
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
+sanitize=${SANITIZE:-}
+limit=${LIMIT:-600}
 
 under=()
-if [[ -n ${SANITIZE:-} ]]; then
+all_ptx=${PTX:-ptx/*/*.ptx}
+fuzz_seconds=${FUZZ_SECONDS:-60}
+if [[ -n $sanitize ]]; then
+    sanitizer=compute-sanitizer/compute-sanitizer
+    [[ -x $sanitizer ]] || sanitizer=$(command -v compute-sanitizer) || { echo "there is no compute-sanitizer"; exit 1; }
     # The kernels' parameters are counted by asking until the driver says no: not an error.
-    under=(compute-sanitizer/compute-sanitizer --tool "$SANITIZE" --error-exitcode 86)
-    [[ $SANITIZE == memcheck ]] && under+=(--report-api-errors no)
+    under=("$sanitizer" --tool "$sanitize" --error-exitcode 86)
+    [[ $sanitize == memcheck ]] && under+=(--report-api-errors no)
+    ships=sm_80
+    [[ $capability == 9.0 ]] && ships=sm_90a
+    all_ptx=${PTX:-ptx/nvvm/*.$ships.ptx}
+    fuzz_seconds=0
 fi
 
 passed=0
-failed=0
-for ptx in ptx/*/*.ptx; do
+failures=()
+run() {
+    local name=$1 status
+    shift
+    echo "==> $name"
+    local start=$SECONDS
+    timeout "$limit" "$@"
+    status=$?
+    echo "<== $name: status $status, $((SECONDS - start)) s"
+    case $status in
+        0) passed=$((passed + 1)) ;;
+        124) failures+=("$name: not done after $limit s") ;;
+        *) failures+=("$name: status $status") ;;
+    esac
+}
+
+# Unquoted: a pattern.
+for ptx in $all_ptx; do
     # An sm_90a text is for capability 9.0 alone.
     [[ $ptx == *sm_90a* && $capability != 9.0 ]] && continue
     for test in bin/test-gpu_*; do
-        echo "==> ${SANITIZE:-} $ptx $test"
-        if SPECDRAFT_PTX=$PWD/$ptx "${under[@]}" "$test" --ignored --test-threads=1 "$@"; then
-            passed=$((passed + 1))
-        else
-            failed=$((failed + 1))
-            echo "FAILED: ${SANITIZE:-} $ptx $test"
-        fi
+        [[ -n $sanitize && $test == *gpu_replay ]] && continue
+        run "$sanitize $ptx $test" env SPECDRAFT_PTX="$PWD/$ptx" ${under[@]+"${under[@]}"} "$test" --ignored --test-threads=1 "$@"
     done
 done
-echo "$passed passed, $failed failed"
-[[ $failed -eq 0 && $passed -gt 0 ]]
+if [[ $fuzz_seconds != 0 ]]; then
+    run "fuzzer, $fuzz_seconds s" bin/specdraft-fuzz --backend cuda --seconds "$fuzz_seconds" --out fuzz
+fi
+
+echo "$passed passed, ${#failures[@]} failed"
+for failure in ${failures[@]+"${failures[@]}"}; do
+    echo "FAILED: $failure"
+done
+[[ ${#failures[@]} -eq 0 && $passed -gt 0 ]]
