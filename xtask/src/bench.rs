@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{bundle, workspace};
 use clocks::Clocks;
-use record::Record;
+pub(crate) use record::Record;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

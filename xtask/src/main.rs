@@ -7,6 +7,7 @@ mod cuda_tools;
 mod device;
 mod fuzz;
 mod gpu;
+mod plots;
 mod report;
 mod resources;
 mod setup;
@@ -41,6 +42,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Time the drafters beside their peers
     Bench(bench::Arguments),
+    /// Draw how the times grow, from a record
+    Plots(plots::Arguments),
     /// Pack what the GPU tests need, to run them on another machine
     Bundle,
 }
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Command::Test => test::run(),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Plots(arguments) => plots::run(&arguments),
         Command::Bundle => bundle::run(),
     };
     match done {
