@@ -1,6 +1,6 @@
 //! The kernels as the host launches them: one table that the emulator, the CUDA backend and the tests over the PTX read.
 
-use crate::suffix::{ingest, observe, propose, reset};
+use crate::suffix::{index, ingest, observe, propose, reset};
 use crate::xpress::{
     argmax, hidden, latent, latent_sm90, maxima, readout, readout_sm90, refine_topc_sm90, score,
     topc,
@@ -11,6 +11,9 @@ use cuda_std::Kernel;
 pub const KERNELS: &[Kernel] = &[
     propose::SUFFIX_PROPOSE_K8,
     propose::SUFFIX_PROPOSE,
+    propose::SUFFIX_PROPOSE_INDEXED_K8,
+    propose::SUFFIX_PROPOSE_INDEXED,
+    index::SUFFIX_CLEAR_INDEX,
     ingest::SUFFIX_INGEST_PLACE,
     ingest::SUFFIX_INGEST_COPY,
     observe::SUFFIX_OBSERVE,

@@ -24,6 +24,7 @@ const CONFIG: SuffixConfig = SuffixConfig {
     max_depth: 8,
     corpus_tokens: 128,
     adaptive: true,
+    history_index: false,
 };
 
 /// A device address for views that no kernel may come to see.

@@ -25,6 +25,7 @@ const CONFIG: SuffixConfig = SuffixConfig {
     max_depth: 12,
     corpus_tokens: 200,
     adaptive: true,
+    history_index: false,
 };
 const BATCH: usize = 3;
 const DOCS: usize = 2;

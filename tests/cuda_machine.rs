@@ -16,6 +16,7 @@ const CONFIG: SuffixConfig = SuffixConfig {
     max_depth: 8,
     corpus_tokens: 128,
     adaptive: true,
+    history_index: false,
 };
 
 #[test]

@@ -16,7 +16,9 @@ use specdraft::cpu::CpuSuffix;
 use specdraft::driver::{Context, DeviceBuffer, Driver, Module, OwnedStream, Stream};
 use specdraft::suffix::cuda::{CudaSuffix, OwnedCudaSuffix, SuffixKernels};
 use specdraft::suffix::{SuffixBackend, SuffixConfig, SuffixDrafter};
-use test_support::suffix::{Factory, Target, check_bad_input, check_golden, run_targets};
+use test_support::suffix::{
+    Factory, Target, Twice, check_bad_input, check_golden, check_histories, run_targets,
+};
 
 /// Short drafts and short rows: the special kernel.
 const SHORT: SuffixConfig = SuffixConfig {
@@ -26,6 +28,7 @@ const SHORT: SuffixConfig = SuffixConfig {
     max_depth: 24,
     corpus_tokens: 5000,
     adaptive: true,
+    history_index: false,
 };
 
 /// Long drafts and rows that many blocks share: the general kernel.
@@ -36,6 +39,7 @@ const LONG: SuffixConfig = SuffixConfig {
     max_depth: 50,
     corpus_tokens: 300_007,
     adaptive: true,
+    history_index: false,
 };
 
 #[test]
@@ -64,6 +68,21 @@ fn gpu_equals_the_cpu_in_random_lives() {
             .unwrap_or_else(|failure| panic!("{}: {failure}", target.name()));
         println!("{}, {count} lives: {done:?}", target.name());
         assert!(done.proposals + done.docs + done.verdicts > 0, "{done:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_history_index_changes_no_answer() {
+    let report = with_backend(|factory| check_golden(&mut Twice::indexed(factory))).unwrap();
+    assert!(report.proposes > 0, "{report:?}");
+    for (target, lives) in [(Target::Life, 1000), (Target::Propose, 300)] {
+        with_backend(|factory| run_targets(&mut Twice::indexed(factory), target, lives, 4))
+            .unwrap_or_else(|failure| panic!("{}: {failure}", target.name()));
+    }
+    // In one block a request, and in several.
+    for len in [4000, 40_000] {
+        with_backend(|factory| check_histories(&mut Twice::indexed(factory), len));
     }
 }
 
@@ -143,6 +162,16 @@ fn the_memory_is_as_stated() {
     assert_eq!(drafter.memory_bytes(), stated);
     assert!(stated < 40_000_000, "{stated} bytes");
     println!("256 requests x 32,768 tokens, corpus 2^20: {stated} bytes beside the rows");
+
+    let indexed = SuffixConfig {
+        history_index: true,
+        ..config
+    };
+    let with_index = CudaSuffix::required_bytes(&indexed, multiprocessors).unwrap();
+    assert_eq!(with_index - stated, 256 * 4 * (32_768 + 1));
+    drop(drafter);
+    let drafter = CudaSuffix::new(&context, indexed).unwrap();
+    assert_eq!(drafter.memory_bytes(), with_index);
 }
 
 #[test]

@@ -30,6 +30,7 @@ fn kernels_of(target: &str) -> impl Iterator<Item = &'static Kernel> {
 #[rustfmt::skip]
 const COUNTS: &[(&str, [usize; COLLECTIVES.len()])] = &[
     ("suffix_add_request", [0, 0, 0, 0, 0, 0, 0]),
+    ("suffix_clear_index", [0, 0, 0, 0, 0, 0, 0]),
     ("suffix_ingest_copy", [0, 0, 0, 0, 0, 0, 0]),
     ("suffix_ingest_place", [0, 3, 16, 3, 0, 1, 0]),
     ("suffix_observe", [3, 0, 0, 15, 0, 1, 0]),

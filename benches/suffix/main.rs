@@ -8,12 +8,15 @@
 //! - `planted`: the peer's input; `plain`, `frequent`: harder ones ([`inputs::Kind`]).
 //! - `rotated`: launches take turns with copies of the histories that together are larger than the L2 cache, so that
 //!   tokens come from memory, as in an engine that ran a model in between.
+//! - `indexed`: with a history index; every second launch finds 4 new tokens in each row. Rotated, each copy of the
+//!   histories has its own index.
 //! - `dependent`: with programmatic dependent launch, as the drafter does by itself.
 //! - `host`: what enqueuing one call costs the host. `first`: what the first call costs, kernels loaded and memory
 //!   allocated.
 
 #[path = "../harness/mod.rs"]
 mod harness;
+mod indexed;
 mod inputs;
 mod subject;
 
@@ -71,7 +74,9 @@ fn main() -> Result<()> {
         for &len in lengths.iter().filter(|&&len| requests * len <= MOST_TOKENS) {
             for kind in [Kind::Planted, Kind::Plain, Kind::Frequent] {
                 bench.propose(requests, len, kind)?;
+                bench.indexed(requests, len, kind)?;
             }
+            bench.index(requests, len)?;
             bench.ingest(requests, len)?;
             bench.step(requests, len)?;
         }

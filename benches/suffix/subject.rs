@@ -5,7 +5,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use specdraft::cpu::CpuSuffix;
 use specdraft::driver::{DeviceBuffer, OwnedStream};
-use specdraft::suffix::cuda::{Batch, CudaSuffix, Drafts, History, SuffixKernels, Verdicts};
+use specdraft::suffix::cuda::{
+    Batch, CudaSuffix, Drafts, History, HistoryIndex, SuffixKernels, Verdicts,
+};
 use specdraft::suffix::{Document, Proposal, SuffixBackend, SuffixConfig, SuffixState};
 
 use super::inputs::{Kind, histories};
@@ -26,7 +28,11 @@ pub(crate) struct Subject<'a> {
     len: usize,
     /// Copies of the histories.
     token_ids: Vec<DeviceBuffer<i32>>,
+    /// One for each copy but the first, which has the drafter's own.
+    indexes: Vec<HistoryIndex>,
     total_len: DeviceBuffer<i32>,
+    /// Before the step in which the last tokens came.
+    earlier_len: DeviceBuffer<i32>,
     idx_mapping: DeviceBuffer<i32>,
     num_sampled: DeviceBuffer<i32>,
     num_rejected: DeviceBuffer<i32>,
@@ -49,7 +55,24 @@ impl<'a> Subject<'a> {
         kind: Kind,
         copies: usize,
     ) -> Result<Self> {
-        Self::with(kernels, stream, requests, len, kind, copies, false)
+        let config = config(requests, len);
+        Self::with(kernels, stream, config, kind, copies)
+    }
+
+    /// As [`new`](Self::new), with a history index for each copy of the histories.
+    pub(crate) fn indexed(
+        kernels: &Arc<SuffixKernels>,
+        stream: &'a OwnedStream,
+        requests: usize,
+        len: usize,
+        kind: Kind,
+        copies: usize,
+    ) -> Result<Self> {
+        let config = SuffixConfig {
+            history_index: true,
+            ..config(requests, len)
+        };
+        Self::with(kernels, stream, config, kind, copies)
     }
 
     /// As [`new`](Self::new), adaptive: one with verdicts to observe.
@@ -59,26 +82,21 @@ impl<'a> Subject<'a> {
         requests: usize,
         len: usize,
     ) -> Result<Self> {
-        Self::with(kernels, stream, requests, len, Kind::Planted, 1, true)
+        let config = SuffixConfig {
+            adaptive: true,
+            ..config(requests, len)
+        };
+        Self::with(kernels, stream, config, Kind::Planted, 1)
     }
 
     fn with(
         kernels: &Arc<SuffixKernels>,
         stream: &'a OwnedStream,
-        requests: usize,
-        len: usize,
+        config: SuffixConfig,
         kind: Kind,
         copies: usize,
-        adaptive: bool,
     ) -> Result<Self> {
-        let config = SuffixConfig {
-            max_num_reqs: requests,
-            max_model_len: len,
-            num_draft_tokens: K,
-            max_depth: DEPTH,
-            corpus_tokens: CORPUS,
-            adaptive,
-        };
+        let (requests, len) = (config.max_num_reqs, config.max_model_len);
         let tokens = histories(requests, len, kind);
         let slots: Vec<i32> = (0..requests as i32).collect();
         let fillers: Vec<i64> = tokens.chunks(len).map(|row| row[len - 1].into()).collect();
@@ -90,7 +108,11 @@ impl<'a> Subject<'a> {
         }
         let (on, context) = (stream.borrow(), kernels.module().context());
         let words = |data: &[i32]| DeviceBuffer::from_slice(context, on, data, "inputs");
+        let indexes = if config.history_index { copies - 1 } else { 0 };
         Ok(Self {
+            indexes: (0..indexes)
+                .map(|_| HistoryIndex::new(context, &config))
+                .collect::<Result<_, _>>()?,
             drafter: CudaSuffix::with_kernels(kernels.clone(), config)?,
             cpu,
             stream,
@@ -100,6 +122,7 @@ impl<'a> Subject<'a> {
                 .map(|_| words(&tokens))
                 .collect::<Result<_, _>>()?,
             total_len: words(&vec![len as i32; requests])?,
+            earlier_len: words(&vec![len as i32 - GAINED; requests])?,
             idx_mapping: words(&slots)?,
             num_sampled: words(&vec![SAMPLED; requests])?,
             num_rejected: words(&vec![REJECTED; requests])?,
@@ -123,10 +146,47 @@ impl<'a> Subject<'a> {
     }
 
     pub(crate) fn enqueue_propose(&mut self, copy: usize) -> specdraft::Result<()> {
+        self.enqueue_at(copy, false)
+    }
+
+    /// Proposes as the tokens of a step come: in turn before and after it, so that every second launch finds new
+    /// tokens. Each copy of the histories has its own index.
+    pub(crate) fn enqueue_indexed(
+        &mut self,
+        number: usize,
+        copies: usize,
+    ) -> specdraft::Result<()> {
+        let (copy, earlier) = (number % copies, number / copies % 2 == 0);
+        if copy > 0 {
+            self.drafter
+                .replace_history_index(&mut self.indexes[copy - 1])?;
+        }
+        let result = self.enqueue_at(copy, earlier);
+        if copy > 0 {
+            self.drafter
+                .replace_history_index(&mut self.indexes[copy - 1])?;
+        }
+        result
+    }
+
+    /// New requests in all slots, and their first drafts: everything is entered in the index.
+    pub(crate) fn enqueue_new(&mut self) -> specdraft::Result<()> {
+        let stream = self.stream.borrow();
+        self.drafter
+            .add_requests(stream, self.idx_mapping.slice())?;
+        self.enqueue_at(0, false)
+    }
+
+    fn enqueue_at(&mut self, copy: usize, earlier: bool) -> specdraft::Result<()> {
         let adaptive = self.drafter.config().adaptive;
+        let total_len = if earlier {
+            &self.earlier_len
+        } else {
+            &self.total_len
+        };
         let history = History {
             token_ids: self.token_ids[copy % self.token_ids.len()].rows(self.len),
-            total_len: self.total_len.slice(),
+            total_len: total_len.slice(),
         };
         let batch = Batch {
             idx_mapping: self.idx_mapping.slice(),
@@ -240,6 +300,20 @@ impl<'a> Subject<'a> {
     }
 }
 
+/// The peer's configuration.
+fn config(requests: usize, len: usize) -> SuffixConfig {
+    SuffixConfig {
+        max_num_reqs: requests,
+        max_model_len: len,
+        num_draft_tokens: K,
+        max_depth: DEPTH,
+        corpus_tokens: CORPUS,
+        ..SuffixConfig::default()
+    }
+}
+
+/// Tokens that each row gains where it grows.
+const GAINED: i32 = 4;
 /// Tokens that each request gained, and drafted tokens that were refused.
 const SAMPLED: i32 = 1;
 const REJECTED: i32 = 3;

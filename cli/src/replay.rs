@@ -239,6 +239,7 @@ mod tests {
             max_depth: 4,
             corpus_tokens: 0,
             adaptive: true,
+            history_index: false,
         }
     }
 

@@ -3,10 +3,12 @@
 use cuda_std::Kernel;
 use cuda_std::emu::{Buffer, LaunchConfig, Options, Schedule, launch};
 use specdraft_kernels::suffix::propose::{self, Grid};
-use specdraft_kernels::suffix::{counter, ingest, observe, reset};
+use specdraft_kernels::suffix::{counter, index, ingest, observe, reset};
 
 use crate::error::Result;
-use crate::suffix::{BatchCheck, Document, Proposal, SuffixBackend, SuffixConfig, SuffixState};
+use crate::suffix::{
+    BatchCheck, Document, Indexed, Proposal, SuffixBackend, SuffixConfig, SuffixState,
+};
 
 /// The multiprocessors of the GPU that grids are made for.
 const NUM_SMS: u32 = 4;
@@ -56,6 +58,9 @@ pub struct EmulatorSuffix {
     last_bucket: Buffer<i32>,
     last_valid: Buffer<i32>,
     scratch: Buffer<u64>,
+    history_index: Buffer<u32>,
+    indexed_len: Buffer<i32>,
+    indexed: Indexed,
 }
 
 impl EmulatorSuffix {
@@ -80,6 +85,8 @@ impl EmulatorSuffix {
         let slots = config.max_num_reqs;
         let stride = config.max_model_len + options.row_padding;
         let scratch = grid.scratch_words(slots as u32, config.num_draft_tokens as u32);
+        let indexed = if config.history_index { slots } else { 0 };
+        let index_words = index::words(config.max_model_len as u32) as usize;
         let mut drafter = Self {
             check: BatchCheck::new(&config),
             grid,
@@ -93,6 +100,9 @@ impl EmulatorSuffix {
             last_bucket: Buffer::uninit(slots),
             last_valid: Buffer::uninit(slots),
             scratch: Buffer::uninit(scratch as usize),
+            history_index: Buffer::new(indexed * index_words),
+            indexed_len: Buffer::new(indexed),
+            indexed: Indexed::new(&config),
             options,
             config,
         };
@@ -114,6 +124,29 @@ impl EmulatorSuffix {
 
     fn token_ids(&self) -> *const i32 {
         self.rows.as_ptr().wrapping_add(self.options.row_offset)
+    }
+
+    /// Starts a slot's history index anew, if there is one.
+    fn clear_index(&mut self, slot: usize) -> Result<()> {
+        if !self.indexed.is_on() {
+            return Ok(());
+        }
+        self.indexed.clear(slot);
+        let slots = Buffer::from_slice(&[slot as i32]);
+        let args = index::ClearArgs {
+            slots: slots.as_ptr(),
+            history_index: self.history_index.as_ptr(),
+            indexed_len: self.indexed_len.as_ptr(),
+            num_slots: 1,
+            max_num_reqs: self.config.max_num_reqs as u32,
+            max_model_len: self.config.max_model_len as u32,
+        };
+        self.launch(
+            &index::SUFFIX_CLEAR_INDEX,
+            index::clear_grid(args.num_slots),
+            index::CLEAR_THREADS,
+            &args.words(),
+        )
     }
 
     fn launch(
@@ -148,6 +181,9 @@ impl SuffixBackend for EmulatorSuffix {
 
     fn write_tokens(&mut self, slot: usize, offset: usize, tokens: &[i32]) -> Result<()> {
         self.check.tokens(slot, offset, tokens.len())?;
+        if self.indexed.write(slot, offset, tokens.len()) {
+            self.clear_index(slot)?;
+        }
         self.rows.write_at(self.row_start(slot) + offset, tokens);
         Ok(())
     }
@@ -155,6 +191,7 @@ impl SuffixBackend for EmulatorSuffix {
     fn set_total_len(&mut self, slot: usize, len: i32) -> Result<()> {
         self.check.slot(slot)?;
         self.total_len.write_at(slot, &[len]);
+        self.indexed.set_total_len(slot, len);
         Ok(())
     }
 
@@ -173,7 +210,8 @@ impl SuffixBackend for EmulatorSuffix {
             grid,
             reset::THREADS,
             &args.words(),
-        )
+        )?;
+        self.clear_index(slot)
     }
 
     fn ingest(&mut self, docs: &[Document]) -> Result<()> {
@@ -270,6 +308,7 @@ impl SuffixBackend for EmulatorSuffix {
             return Ok(Proposal::default());
         }
         let (batch, k) = (idx_mapping.len(), self.config.num_draft_tokens);
+        self.indexed.propose(idx_mapping);
         let (idx_mapping, num_sampled, last_sampled) = (
             Buffer::from_slice(idx_mapping),
             Buffer::from_slice(num_sampled),
@@ -298,6 +337,8 @@ impl SuffixBackend for EmulatorSuffix {
             last_bucket: self.last_bucket.as_ptr(),
             last_valid: self.last_valid.as_ptr(),
             scratch: self.scratch.as_ptr(),
+            history_index: self.history_index.as_ptr(),
+            indexed_len: self.indexed_len.as_ptr(),
             row_stride: self.row_stride() as u64,
             max_num_reqs: self.config.max_num_reqs as u32,
             max_model_len: self.config.max_model_len as u32,
@@ -308,10 +349,12 @@ impl SuffixBackend for EmulatorSuffix {
             log2_blocks: self.grid.log2_blocks,
             log2_min_units: self.grid.log2_min_units,
         };
-        let kernel = if propose::takes_k8(args.num_draft_tokens, args.max_depth) {
-            &propose::SUFFIX_PROPOSE_K8
-        } else {
-            &propose::SUFFIX_PROPOSE
+        let is_short = propose::takes_k8(args.num_draft_tokens, args.max_depth);
+        let kernel = match (is_short, self.indexed.is_on()) {
+            (true, false) => &propose::SUFFIX_PROPOSE_K8,
+            (false, false) => &propose::SUFFIX_PROPOSE,
+            (true, true) => &propose::SUFFIX_PROPOSE_INDEXED_K8,
+            (false, true) => &propose::SUFFIX_PROPOSE_INDEXED,
         };
         let grid = self.grid.dimensions(batch as u32);
         self.launch(kernel, grid, propose::THREADS, &args.words())?;

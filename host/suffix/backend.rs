@@ -9,6 +9,19 @@ use crate::error::{Error, Result};
 /// ring with its index, and the acceptance statistics. A step is [`observe`](Self::observe), then
 /// [`propose`](Self::propose); a request that ended is given to [`ingest`](Self::ingest).
 ///
+/// # History index
+///
+/// With [`SuffixConfig::history_index`] the kernels keep, for each slot, which 256-token blocks of its row hold the
+/// grams of 1, 2, 4 and 8 tokens (4 bytes for each token of `max_model_len`, rounded up to 8192 tokens). A step reads a
+/// few words of that and the blocks that can hold the longest match; the tokens that are new are entered in the same
+/// launch. Drafts are the same as without.
+///
+/// The index vouches for the tokens that `propose` has seen: those before the row's length in the last `propose` that
+/// drafted for the slot (with `num_sampled > 0` and a row that is not empty). Where such tokens change, as with a new
+/// request in the slot, [`add_request`](Self::add_request) has to be called before the next `propose`, or `propose` once
+/// with the row cut to the tokens that stay. An engine that appends tokens, also over rejected drafts behind the row's
+/// length, need not do anything. Backends that own the rows see to it in [`write_tokens`](Self::write_tokens).
+///
 /// # Values that only the device sees
 ///
 /// An engine's arrays live on the device, so their values cannot be checked before a launch. Whatever they are, no
@@ -52,7 +65,8 @@ pub trait SuffixBackend: Send {
     /// [`Error::OutOfRange`] for a slot outside `0..max_num_reqs`.
     fn set_total_len(&mut self, slot: usize, len: i32) -> Result<()>;
 
-    /// Tells that a slot has a new request: the draft of the previous one is no longer observed (`last_bucket = -1`).
+    /// Tells that a slot has a new request: the draft of the previous one is no longer observed (`last_bucket = -1`), and
+    /// the row's index, if there is one, starts anew.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a slot outside `0..max_num_reqs`.

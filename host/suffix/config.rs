@@ -47,6 +47,10 @@ pub struct SuffixConfig {
     pub corpus_tokens: usize,
     /// Learn how often drafts are accepted and give a confidence for every drafted token.
     pub adaptive: bool,
+    /// Keep an index of each row, so that drafting from a long history reads little of it. It changes no draft. It
+    /// takes as much GPU memory as the rows, and asks something of engines that own the rows: see
+    /// [History index](crate::suffix::SuffixBackend#history-index). The CPU drafter has none.
+    pub history_index: bool,
 }
 
 impl Default for SuffixConfig {
@@ -58,6 +62,7 @@ impl Default for SuffixConfig {
             max_depth: 24,
             corpus_tokens: 1 << 20,
             adaptive: false,
+            history_index: false,
         }
     }
 }

@@ -69,9 +69,10 @@ use crate::error::{Error, Result};
 use crate::suffix::{SuffixConfig, SuffixState};
 
 use memory::Memory;
-use specdraft_kernels::suffix::{ingest, observe, propose, reset};
+use specdraft_kernels::suffix::{index, ingest, observe, propose, reset};
 
 pub use kernels::SuffixKernels;
+pub use memory::HistoryIndex;
 pub use owned::OwnedCudaSuffix;
 pub use views::{Batch, Drafts, History, Verdicts};
 
@@ -79,7 +80,8 @@ pub use views::{Batch, Drafts, History, Verdicts};
 ///
 /// What it computes, and what values that only the device sees result in:
 /// [`SuffixBackend`](crate::suffix::SuffixBackend). A slot may stand once in a batch, which only the caller can see
-/// to; of a slot that stands twice both rows get a draft, but which of the two is observed later is not defined.
+/// to; of a slot that stands twice both rows get a draft, but which of the two is observed later is not defined, and
+/// with a history index the drafts are not: some of the row's matches may not be seen in that step.
 #[derive(Debug)]
 pub struct CudaSuffix {
     config: SuffixConfig,
@@ -135,7 +137,8 @@ impl CudaSuffix {
     ///
     /// Nearly all of it is the corpus (4 bytes a token) and its index (32 bytes a token, or up to 64 where the corpus
     /// is no power of two). `max_model_len` costs nothing: the rows are the engine's. With the defaults (256
-    /// requests, a corpus of 2^20 tokens) it is 37.8 MB.
+    /// requests, a corpus of 2^20 tokens) it is 37.8 MB. A history index takes 4 bytes for each token of `max_num_reqs`
+    /// rows of `max_model_len` tokens, rounded up to 8192: with the defaults 33.6 MB more, as much as the rows.
     ///
     /// # Errors
     /// A configuration over its limits.
@@ -208,6 +211,7 @@ impl CudaSuffix {
             self.kernels
                 .propose_grid(requests, self.config.max_model_len as u32)
         });
+        let index = self.memory.history_index.as_ref();
         let args = propose::Args {
             token_ids: pointer(history.token_ids.ptr()),
             idx_mapping: pointer(batch.idx_mapping.ptr()),
@@ -223,6 +227,8 @@ impl CudaSuffix {
             last_bucket: pointer_mut(self.memory.last_bucket.ptr()),
             last_valid: pointer_mut(self.memory.last_valid.ptr()),
             scratch: pointer_mut(self.memory.scratch.ptr()),
+            history_index: pointer_mut(index.map_or(0, |index| index.bits.ptr())),
+            indexed_len: pointer_mut(index.map_or(0, |index| index.indexed_len.ptr())),
             row_stride: history.token_ids.stride() as u64,
             max_num_reqs: self.config.max_num_reqs as u32,
             max_model_len: self.config.max_model_len as u32,
@@ -323,7 +329,30 @@ impl CudaSuffix {
         Ok(())
     }
 
-    /// Enqueues telling that a slot has a new request: the last draft of the one before is not observed.
+    /// Puts another history index in the place of this drafter's, and gives that back: for engines with several arrays
+    /// of rows, each with an index of its own.
+    ///
+    /// # Errors
+    /// A drafter without [`SuffixConfig::history_index`], or an index of another size; both stay where they are.
+    pub fn replace_history_index(&mut self, other: &mut HistoryIndex) -> Result<()> {
+        let own = self.memory.history_index.as_mut();
+        let bytes = own.as_ref().map_or(0, |own| own.bytes());
+        match own.filter(|_| bytes == other.bytes()) {
+            Some(own) => std::mem::swap(own, other),
+            None => {
+                return Err(Error::out_of_range(
+                    "history_index",
+                    format_args!("an index of {bytes} bytes, as this drafter's"),
+                    other.bytes(),
+                    "build it with the drafter's own configuration, `history_index` on",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Enqueues telling that a slot has a new request: the last draft of the one before is not observed, and its history
+    /// index starts anew.
     ///
     /// # Errors
     /// A slot outside `0..max_num_reqs`: nothing is enqueued. The driver's error if the launch fails.
@@ -337,7 +366,7 @@ impl CudaSuffix {
             ));
         }
         self.memory.last_bucket.fill(stream, slot, 1, u32::MAX)?;
-        Ok(())
+        self.clear_index(stream, slot)
     }
 
     /// As [`add_request`](Self::add_request), for slots that lie on the device; ones out of range are skipped.
@@ -358,6 +387,28 @@ impl CudaSuffix {
         };
         // SAFETY: as in `propose`.
         unsafe { self.kernels.add_request(stream, self.dependent, &args)? };
+        if let Some(index) = &self.memory.history_index {
+            let args = index::ClearArgs {
+                slots: pointer(slots.ptr()),
+                history_index: pointer_mut(index.bits.ptr()),
+                indexed_len: pointer_mut(index.indexed_len.ptr()),
+                num_slots: args.num_slots,
+                max_num_reqs: args.max_num_reqs,
+                max_model_len: self.config.max_model_len as u32,
+            };
+            // SAFETY: as in `propose`.
+            unsafe { self.kernels.clear_index(stream, self.dependent, &args)? };
+        }
+        Ok(())
+    }
+
+    /// Enqueues starting the history index of a slot of ours anew, if there is one.
+    fn clear_index(&mut self, stream: Stream<'_>, slot: usize) -> Result<()> {
+        if let Some(index) = &mut self.memory.history_index {
+            let words = HistoryIndex::words_of_slot(&self.config);
+            index.bits.fill(stream, slot * words, words, 0)?;
+            index.indexed_len.fill(stream, slot, 1, 0)?;
+        }
         Ok(())
     }
 

@@ -16,6 +16,8 @@ mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod drafter;
+#[cfg(any(feature = "cuda", feature = "emulator"))]
+mod indexed;
 
 pub use backend::{Document, Proposal, SuffixBackend, SuffixState};
 pub use config::{
@@ -25,3 +27,5 @@ pub use config::{
 pub use drafter::{Draft, Source, SuffixDrafter, Verdict};
 
 pub(crate) use batch::BatchCheck;
+#[cfg(any(feature = "cuda", feature = "emulator"))]
+pub(crate) use indexed::Indexed;

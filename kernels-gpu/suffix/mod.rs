@@ -2,16 +2,19 @@
 //!
 //! | kernel | grid | what it does |
 //! |---|---|---|
-//! | [`propose`] | (blocks a request, batch) | drafts for a batch, one launch |
+//! | [`propose`] | (blocks a request, batch) | drafts for a batch, one launch; with or without a history index |
+//! | [`index`] | (8, slots) | forgets what slots' history indexes hold |
 //! | [`ingest`] | two launches | appends finished responses to the corpus and its index |
 //! | [`observe`] | one block | takes the target's verdict on the last drafts |
 //! | [`reset`] | any | forgets; readies slots for new requests |
 //!
 //! Shapes: `token_ids` is `[max_num_reqs, row_stride]`, `corpus` `[corpus_len]`, `table` `[2, num_buckets, 8]`,
-//! `stats` `[2 * 9, K, 2]`, `last_bucket` and `last_valid` `[max_num_reqs]`, `counters` `[3]`.
+//! `stats` `[2 * 9, K, 2]`, `last_bucket` and `last_valid` `[max_num_reqs]`, `counters` `[3]`,
+//! `history_index` `[max_num_reqs, words]`, `indexed_len` `[max_num_reqs]`.
 
 mod corpus;
 mod exchange;
+pub mod index;
 pub mod ingest;
 pub mod observe;
 pub mod propose;

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! block (x, b): request b, part x of its history, part 0 the newest; parts beyond what its length needs leave
-//!     8 warps:    the best match in this part                        (scan)
+//!     8 warps:    the best match in this part                        (scan, or index)
 //!     1 warp:     in part 0, the corpus draft                        (corpus)
 //!     barrier; of the last warp:
 //!     the best match of the 8 warps
 //!     more parts: hand the result in; only the last block goes on    (exchange)
 //!     draft = the corpus draft if its context is longer than the own match, else what follows the own match
 //!     write drafts, valid tokens, confidence, and what the draft was
+//! with a history index, the other warps meanwhile:
+//!     enter the part's new tokens                                    (index)
 //! ```
 //!
 //! 1. A request's parts are a power of two that its own length decides on the device, so the host's grid may be too
@@ -17,7 +19,8 @@
 //! 3. The length is asked for by batch row as well as by slot: where both are the same, as mostly, one dependent load
 //!    is saved. What is needed last (the filler token) is asked for when the lookup's own loads are on their way.
 //! 4. What only the end needs of a request waits in shared memory, not in the scanning warps' registers.
-//! 5. Nothing that only the device sees is trusted: a slot outside the engine's arrays gives no draft and touches no
+//! 5. The index costs no launch of its own: what it lacks is scanned, and entered beside the end of the launch.
+//! 6. Nothing that only the device sees is trusted: a slot outside the engine's arrays gives no draft and touches no
 //!    state, a length is brought into `0..=max_model_len`, `num_sampled <= 0` is no sample.
 //!
 //! Differences from vLLM's kernels: one launch instead of two; the confidence is the IEEE quotient.
@@ -28,6 +31,7 @@ use cuda_std::{Global, pdl, thread};
 
 use super::corpus::{Context, Corpus, Draft, WINDOWS_ANY, WINDOWS_K8, Windows};
 use super::exchange::{self, Exchange, Found};
+use super::index::{self, HistoryIndex};
 use super::scan::{self, Layout, Match, Share, WARPS};
 use super::{BUCKET_SLOTS, NUM_LEN_BUCKETS, is_slot, row_len};
 
@@ -128,6 +132,10 @@ kernels! {
         last_valid: *mut i32,
         /// [`Grid::scratch_words`], 0 before the first launch and after each.
         scratch: *mut u64,
+        /// `[max_num_reqs, words]` with [`index::words`], 0 before the first launch. Null for kernels without an index.
+        history_index: *mut u32,
+        /// `[max_num_reqs]`: tokens of each row that are in the index, 0 before the first launch. Null without an index.
+        indexed_len: *mut i32,
         /// Words from one row to the next, at least `max_model_len`.
         row_stride: u64,
         /// Slots of the engine.
@@ -163,6 +171,21 @@ kernels! {
     ///
     /// - As [`suffix_propose_k8`], but for the shape.
     kernel suffix_propose(threads = THREADS, min_blocks = 2) = propose_any;
+
+    /// As [`suffix_propose_k8`], with a history index.
+    ///
+    /// # Safety
+    ///
+    /// - As [`suffix_propose_k8`]. No slot stands twice in the batch.
+    /// - Tokens before `indexed_len` are those that were there when they were entered.
+    kernel suffix_propose_indexed_k8(threads = THREADS, min_blocks = 2) = propose_indexed_k8;
+
+    /// As [`suffix_propose`], with a history index.
+    ///
+    /// # Safety
+    ///
+    /// - As [`suffix_propose_indexed_k8`], but for the shape.
+    kernel suffix_propose_indexed(threads = THREADS, min_blocks = 2) = propose_indexed_any;
 }
 
 /// # Safety
@@ -172,7 +195,7 @@ kernels! {
 unsafe fn propose_k8(args: Args) {
     let windows = shared_array![suffix_windows_k8: [i32; WINDOWS_K8]];
     // SAFETY: the caller's promises.
-    unsafe { propose::<true>(args, Windows::new(windows, args.max_depth)) }
+    unsafe { propose::<true, false>(args, Windows::new(windows, args.max_depth)) }
 }
 
 /// # Safety
@@ -182,17 +205,45 @@ unsafe fn propose_k8(args: Args) {
 unsafe fn propose_any(args: Args) {
     let windows = shared_array![suffix_windows: [i32; WINDOWS_ANY]];
     // SAFETY: the caller's promises.
-    unsafe { propose::<false>(args, Windows::new(windows, args.max_depth)) }
+    unsafe { propose::<false, false>(args, Windows::new(windows, args.max_depth)) }
 }
 
 /// # Safety
 ///
 /// - As the kernel.
 #[inline(always)]
-unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
+unsafe fn propose_indexed_k8(args: Args) {
+    let windows = shared_array![suffix_windows_k8: [i32; WINDOWS_K8]];
+    // SAFETY: the caller's promises.
+    unsafe { propose::<true, true>(args, Windows::new(windows, args.max_depth)) }
+}
+
+/// # Safety
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn propose_indexed_any(args: Args) {
+    let windows = shared_array![suffix_windows: [i32; WINDOWS_ANY]];
+    // SAFETY: the caller's promises.
+    unsafe { propose::<false, true>(args, Windows::new(windows, args.max_depth)) }
+}
+
+/// # Safety
+///
+/// - As the kernel.
+#[inline(always)]
+unsafe fn propose<const K8: bool, const INDEXED: bool>(args: Args, windows: Windows<K8>) {
     let notes = shared_array![suffix_notes: [u64; WARPS as usize + 1]];
+    let known = shared_array![suffix_known: [u32; 1]];
     let (lane, warp) = (thread::thread_idx_x() % 32, thread::thread_idx_x() / 32);
     let (part, b) = (thread::block_idx_x(), thread::block_idx_y());
+    if INDEXED {
+        if thread::thread_idx_x() == 0 {
+            // SAFETY: the one word.
+            unsafe { known.st(0, 0) };
+        }
+        thread::sync_threads();
+    }
     pdl::wait();
     // SAFETY: `b` is in the batch.
     let request = unsafe { Request::load(&args, b) };
@@ -214,25 +265,39 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
     };
 
     let layout = Layout::new(row.addr(), n);
-    let units = layout.units();
+    let units = if INDEXED {
+        index::Share::units(n)
+    } else {
+        layout.units()
+    };
     let worth = 31 - (units >> args.log2_min_units | 1).leading_zeros();
     let log2_parts = worth.min(args.log2_blocks);
     let parts = 1 << log2_parts;
     if part >= parts {
         return;
     }
+    let per_part = (units + parts - 1) >> log2_parts;
+    let first = part * per_part;
+    let last = (first + per_part).min(units);
     let mut corpus_draft = Draft::NONE;
     let mut filler = -1;
+    let (index, mut indexed) = (request.index::<INDEXED>(&args), 0);
     if is_scanner {
-        let per_part = (units + parts - 1) >> log2_parts;
-        let first = part * per_part;
-        let share = Share {
-            first: first + warp,
-            last: (first + per_part).min(units),
-            edges: (part == 0) & (warp == WARPS - 1),
+        // SAFETY: the row and its layout, or its slot's index; the whole warp is here.
+        let best = unsafe {
+            if INDEXED {
+                indexed = request.indexed(&args);
+                let share = index::Share::new(n, first, last, warp, indexed);
+                index::search::<K8>(row, n, index, share, args.max_depth, known, lane)
+            } else {
+                let share = Share {
+                    first: first + warp,
+                    last,
+                    edges: (part == 0) & (warp == WARPS - 1),
+                };
+                scan::scan::<K8>(row, n, layout, share, args.max_depth, lane)
+            }
         };
-        // SAFETY: the row and its layout; the whole warp is here.
-        let best = unsafe { scan::scan::<K8>(row, n, layout, share, args.max_depth, lane) };
         if lane == 0 {
             // SAFETY: one word a warp.
             unsafe { notes.st(warp, u64::from(best.len) << 32 | u64::from(best.end)) };
@@ -262,6 +327,11 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
     }
     thread::sync_threads();
     if is_scanner {
+        if INDEXED {
+            let share = index::Share::new(n, first, last, warp, indexed);
+            // SAFETY: the slot's index; the whole warp is here.
+            unsafe { index.enter(row, n, share, lane) };
+        }
         return;
     }
 
@@ -304,8 +374,13 @@ unsafe fn propose<const K8: bool>(args: Args, windows: Windows<K8>) {
             None => return,
         }
     }
-    // SAFETY: only this warp of the request's blocks gets here.
-    unsafe { request.finish::<K8>(&args, b, found, filler, lane) };
+    // SAFETY: only this warp of the request's blocks gets here, and all have read `indexed_len`.
+    unsafe {
+        if INDEXED && lane == 0 {
+            request.set_indexed(&args);
+        }
+        request.finish::<K8>(&args, b, found, filler, lane);
+    }
 }
 
 /// A row of the batch.
@@ -373,6 +448,45 @@ impl Request {
         let rows = Global::new(args.token_ids, u64::from(args.max_num_reqs) * stride);
         let slot = select(self.is_known(args), self.slot as u32, 0);
         rows.slice(u64::from(slot) * stride, self.n)
+    }
+
+    /// The slot's index.
+    #[inline(always)]
+    fn index<const INDEXED: bool>(self, args: &Args) -> HistoryIndex {
+        let words = if INDEXED { args.max_model_len } else { 0 };
+        let slot = select(self.is_known(args), self.slot as u32, 0);
+        HistoryIndex::new(args.history_index, args.max_num_reqs, words, slot)
+    }
+
+    /// How many of the row's tokens are in the index.
+    ///
+    /// # Safety
+    ///
+    /// - `indexed_len` is there.
+    #[inline(always)]
+    unsafe fn indexed(self, args: &Args) -> u32 {
+        let mut indexed = 0;
+        if self.n > 0 {
+            // SAFETY: only a known slot has tokens. Atomic: a block of the request may write it after all have read it.
+            let len =
+                unsafe { Global::new(args.indexed_len, args.max_num_reqs).ld_relaxed(self.slot) };
+            indexed = (len as u32).min(self.n);
+        }
+        indexed
+    }
+
+    /// Notes that all tokens are in the index when the launch ends. A row of none is not looked at.
+    ///
+    /// # Safety
+    ///
+    /// - As [`indexed`](Self::indexed).
+    #[inline(always)]
+    unsafe fn set_indexed(self, args: &Args) {
+        if self.n > 0 {
+            let lens = Global::new(args.indexed_len, args.max_num_reqs);
+            // SAFETY: only a known slot has tokens.
+            unsafe { lens.st_relaxed(self.slot, self.n as i32) };
+        }
     }
 
     /// Chooses and writes the draft.

@@ -35,7 +35,7 @@ pub(super) const WARPS: u32 = 8;
 /// 16-byte vectors that a warp reads at a time.
 const UNIT_VECTORS: i32 = 128;
 /// Hits in a unit that are followed one after another.
-const FEW: u32 = 4;
+pub(super) const FEW: u32 = 4;
 
 /// Four vectors of each lane; vector `I` of lane `l` is number `32 * I + l` of the unit.
 type Unit = [[i32; 4]; 4];
@@ -143,17 +143,7 @@ pub(super) unsafe fn scan<const SHALLOW: bool>(
             let last = layout.head + 4 * (layout.vectors - 1);
             each!(I in 0 1 2 3 { words[I] = row.ld4_nc((start + 128 * I as i32).min(last)); });
         }
-        let suffix = Suffix::<SHALLOW> {
-            row,
-            tail: row.ld_nc_if(n - 1 - l, l < n, 0),
-            high: if SHALLOW {
-                0
-            } else {
-                row.ld_nc_if(n - 33 - l, l < n - 32, 0)
-            },
-            max_depth,
-            lane: l,
-        };
+        let suffix = Suffix::<SHALLOW>::load(row, n as u32, max_depth, l);
         // Lanes 0 to 3 take the words before the whole vectors, 4 to 7 those after.
         let after = layout.head + 4 * layout.vectors + l - 4;
         let (edge_at, end) = if l < 4 {
@@ -260,20 +250,45 @@ fn has(words: &Unit, token: i32) -> bool {
 
 /// The row's last tokens, spread over the warp.
 #[derive(Clone, Copy)]
-struct Suffix<const SHALLOW: bool> {
-    row: Global<i32>,
+pub(super) struct Suffix<const SHALLOW: bool> {
+    pub(super) row: Global<i32>,
     /// `row[n-1-lane]`
     tail: i32,
     /// `row[n-33-lane]`
     high: i32,
-    max_depth: u32,
-    lane: i32,
+    pub(super) max_depth: u32,
+    pub(super) lane: i32,
 }
 
 impl<const SHALLOW: bool> Suffix<SHALLOW> {
+    /// Asks for the tokens.
+    ///
+    /// # Safety
+    ///
+    /// - `row` is all `n` tokens of the row that count.
+    /// - The whole warp calls it, with the same arguments but `lane`.
+    #[inline(always)]
+    pub(super) unsafe fn load(row: Global<i32>, n: u32, max_depth: u32, lane: i32) -> Self {
+        let n = n as i32;
+        // SAFETY: indices are guarded.
+        unsafe {
+            Self {
+                row,
+                tail: row.ld_nc_if(n - 1 - lane, lane < n, 0),
+                high: if SHALLOW {
+                    0
+                } else {
+                    row.ld_nc_if(n - 33 - lane, lane < n - 32, 0)
+                },
+                max_depth,
+                lane,
+            }
+        }
+    }
+
     /// The row's token `back` tokens before the newest; each lane may ask for another.
     #[inline(always)]
-    fn token(&self, back: u32) -> i32 {
+    pub(super) fn token(&self, back: u32) -> i32 {
         let low = warp::shuffle_idx(self.tail, back & 31);
         if SHALLOW {
             return low;
@@ -362,7 +377,7 @@ impl<const SHALLOW: bool> Suffix<SHALLOW> {
     ///
     /// - `at` is a candidate of the row, the same for all lanes.
     #[inline(always)]
-    unsafe fn common(&self, at: i32) -> u32 {
+    pub(super) unsafe fn common(&self, at: i32) -> u32 {
         let depth = self.max_depth as i32;
         let at = at - self.lane;
         let inside = (at >= 0) & (self.lane < depth);

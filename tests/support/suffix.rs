@@ -4,10 +4,12 @@ mod bad_input;
 mod draw;
 mod fuzz;
 mod golden;
+mod histories;
 mod life;
 mod lives;
 mod naive;
 mod reduce;
+mod twice;
 
 pub use bad_input::check_bad_input;
 pub use draw::Target;
@@ -15,10 +17,12 @@ pub use fuzz::LifeKind;
 #[cfg(feature = "emulator")]
 pub use fuzz::check_emulator;
 pub use golden::{GoldenReport, check_golden};
+pub use histories::check_histories;
 pub use life::{Difference, Done, Layout, Life, Op, Preset};
 pub use lives::{Failure, run_layouts, run_lives, run_targets};
 pub use naive::NaiveSuffix;
 pub use reduce::Reducer;
+pub use twice::Twice;
 
 use specdraft::Result;
 use specdraft::cpu::CpuSuffix;

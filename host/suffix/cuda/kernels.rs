@@ -1,6 +1,6 @@
 //! The innermost ring: the kernels, looked up and checked once, launched without further checks.
 
-use specdraft_kernels::suffix::{ingest, observe, propose, reset};
+use specdraft_kernels::suffix::{index, ingest, observe, propose, reset};
 
 use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream};
 use crate::suffix::SuffixConfig;
@@ -13,6 +13,9 @@ use crate::suffix::SuffixConfig;
 pub struct SuffixKernels {
     propose_k8: PreparedKernel<{ propose::SUFFIX_PROPOSE_K8.params.len() }>,
     propose: PreparedKernel<{ propose::SUFFIX_PROPOSE.params.len() }>,
+    propose_indexed_k8: PreparedKernel<{ propose::SUFFIX_PROPOSE_INDEXED_K8.params.len() }>,
+    propose_indexed: PreparedKernel<{ propose::SUFFIX_PROPOSE_INDEXED.params.len() }>,
+    clear_index: PreparedKernel<{ index::SUFFIX_CLEAR_INDEX.params.len() }>,
     ingest_place: PreparedKernel<{ ingest::SUFFIX_INGEST_PLACE.params.len() }>,
     ingest_copy: PreparedKernel<{ ingest::SUFFIX_INGEST_COPY.params.len() }>,
     observe: PreparedKernel<{ observe::SUFFIX_OBSERVE.params.len() }>,
@@ -30,6 +33,12 @@ impl SuffixKernels {
         Ok(Self {
             propose_k8: PreparedKernel::deferred(module, &propose::SUFFIX_PROPOSE_K8)?,
             propose: PreparedKernel::deferred(module, &propose::SUFFIX_PROPOSE)?,
+            propose_indexed_k8: PreparedKernel::deferred(
+                module,
+                &propose::SUFFIX_PROPOSE_INDEXED_K8,
+            )?,
+            propose_indexed: PreparedKernel::deferred(module, &propose::SUFFIX_PROPOSE_INDEXED)?,
+            clear_index: PreparedKernel::deferred(module, &index::SUFFIX_CLEAR_INDEX)?,
             ingest_place: PreparedKernel::deferred(module, &ingest::SUFFIX_INGEST_PLACE)?,
             ingest_copy: PreparedKernel::deferred(module, &ingest::SUFFIX_INGEST_COPY)?,
             observe: PreparedKernel::deferred(module, &observe::SUFFIX_OBSERVE)?,
@@ -44,8 +53,11 @@ impl SuffixKernels {
     /// # Errors
     /// Those of [`PreparedKernel::compile`].
     pub fn compile_for(&self, config: &SuffixConfig) -> Result<(), DriverError> {
-        self.kernel_of(config.num_draft_tokens as u32, config.max_depth as u32)
-            .compile()?;
+        let (k, depth) = (config.num_draft_tokens as u32, config.max_depth as u32);
+        self.kernel_of(k, depth, config.history_index).compile()?;
+        if config.history_index {
+            self.clear_index.compile()?;
+        }
         self.add_request.compile()?;
         self.reset.compile()?;
         if config.effective_corpus_tokens() > 0 {
@@ -58,15 +70,18 @@ impl SuffixKernels {
         }
     }
 
-    /// The kernel that proposes with this K and this depth.
+    /// The kernel that proposes with this K and this depth, with a history index or without.
     fn kernel_of(
         &self,
         num_draft_tokens: u32,
         max_depth: u32,
+        indexed: bool,
     ) -> &PreparedKernel<{ propose::SUFFIX_PROPOSE.params.len() }> {
-        match propose::takes_k8(num_draft_tokens, max_depth) {
-            true => &self.propose_k8,
-            false => &self.propose,
+        match (propose::takes_k8(num_draft_tokens, max_depth), indexed) {
+            (true, false) => &self.propose_k8,
+            (false, false) => &self.propose,
+            (true, true) => &self.propose_indexed_k8,
+            (false, true) => &self.propose_indexed,
         }
     }
 
@@ -83,6 +98,15 @@ impl SuffixKernels {
         Ok(vec![
             (self.propose_k8.name(), self.propose_k8.resources()?),
             (self.propose.name(), self.propose.resources()?),
+            (
+                self.propose_indexed_k8.name(),
+                self.propose_indexed_k8.resources()?,
+            ),
+            (
+                self.propose_indexed.name(),
+                self.propose_indexed.resources()?,
+            ),
+            (self.clear_index.name(), self.clear_index.resources()?),
             (self.ingest_place.name(), self.ingest_place.resources()?),
             (self.ingest_copy.name(), self.ingest_copy.resources()?),
             (self.observe.name(), self.observe.resources()?),
@@ -97,10 +121,10 @@ impl SuffixKernels {
     }
 
     /// Enqueues drafting for `batch` requests: the special kernel for short drafts where it takes this shape, else
-    /// the general one.
+    /// the general one; with a history index if the arguments have one.
     ///
     /// # Safety
-    /// - As [`propose::suffix_propose`]; `args` has the grid's fields.
+    /// - As [`propose::suffix_propose`] or [`propose::suffix_propose_indexed`]; `args` has the grid's fields.
     /// - As [`PreparedKernel::launch`].
     ///
     /// # Errors
@@ -116,7 +140,8 @@ impl SuffixKernels {
         debug_assert_eq!(args.log2_blocks, grid.log2_blocks);
         debug_assert_eq!(args.log2_min_units, grid.log2_min_units);
         let shape = shape(grid.dimensions(batch), propose::THREADS, dependent);
-        let kernel = self.kernel_of(args.num_draft_tokens, args.max_depth);
+        let indexed = !args.history_index.is_null();
+        let kernel = self.kernel_of(args.num_draft_tokens, args.max_depth, indexed);
         // SAFETY: the caller's.
         unsafe { kernel.launch(stream, shape, args.words()) }
     }
@@ -193,6 +218,31 @@ impl SuffixKernels {
         unsafe {
             self.add_request
                 .launch(stream, shape(grid, reset::THREADS, dependent), args.words())
+        }
+    }
+
+    /// Enqueues starting the history index of some slots anew.
+    ///
+    /// # Safety
+    /// - As [`index::suffix_clear_index`].
+    /// - As [`PreparedKernel::launch`].
+    ///
+    /// # Errors
+    /// The driver's.
+    pub unsafe fn clear_index(
+        &self,
+        stream: Stream<'_>,
+        dependent: bool,
+        args: &index::ClearArgs,
+    ) -> Result<(), DriverError> {
+        let grid = index::clear_grid(args.num_slots);
+        // SAFETY: the caller's.
+        unsafe {
+            self.clear_index.launch(
+                stream,
+                shape(grid, index::CLEAR_THREADS, dependent),
+                args.words(),
+            )
         }
     }
 

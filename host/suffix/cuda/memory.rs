@@ -1,6 +1,6 @@
 //! The drafter's own GPU memory: what it has learned, and scratch.
 
-use specdraft_kernels::suffix::{counter, ingest, propose};
+use specdraft_kernels::suffix::{counter, index, ingest, propose};
 
 use crate::driver::{Context, DeviceBuffer, DriverError, Stream};
 use crate::suffix::{SuffixConfig, SuffixState};
@@ -24,6 +24,48 @@ pub(super) struct Memory {
     pub(super) scratch: DeviceBuffer<u64>,
     /// Of `ingest`, from its first launch to its second.
     pub(super) plan: DeviceBuffer<i64>,
+    /// Of the rows, if there is one.
+    pub(super) history_index: Option<HistoryIndex>,
+}
+
+/// An index of an engine's rows.
+#[derive(Debug)]
+pub struct HistoryIndex {
+    /// `[max_num_reqs, words]`
+    pub(super) bits: DeviceBuffer<u32>,
+    /// `[max_num_reqs]`
+    pub(super) indexed_len: DeviceBuffer<i32>,
+}
+
+impl HistoryIndex {
+    /// The index of empty rows; waits until it is written.
+    ///
+    /// # Errors
+    /// Too little memory; the driver's.
+    pub fn new(context: &Context, config: &SuffixConfig) -> Result<Self, DriverError> {
+        let stream = Stream::PER_THREAD;
+        let slots = config.max_num_reqs;
+        let words = slots * Self::words_of_slot(config);
+        let index = Self {
+            bits: DeviceBuffer::zeroed(context, stream, words, "the history index")?,
+            indexed_len: DeviceBuffer::zeroed(context, stream, slots, "the history index")?,
+        };
+        stream.synchronize(context)?;
+        Ok(index)
+    }
+
+    pub(super) fn words_of_slot(config: &SuffixConfig) -> usize {
+        index::words(config.max_model_len as u32) as usize
+    }
+
+    /// What it holds, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bits.bytes() + self.indexed_len.bytes()
+    }
+
+    fn required_bytes(config: &SuffixConfig) -> u64 {
+        4 * config.max_num_reqs as u64 * (Self::words_of_slot(config) as u64 + 1)
+    }
 }
 
 impl Memory {
@@ -47,6 +89,10 @@ impl Memory {
             counters: DeviceBuffer::zeroed(context, stream, counter::COUNT, "counters")?,
             scratch: DeviceBuffer::zeroed(context, stream, sizes.scratch, "scratch of propose")?,
             plan: DeviceBuffer::zeroed(context, stream, sizes.plan, "scratch of ingest")?,
+            history_index: match config.history_index {
+                true => Some(HistoryIndex::new(context, config)?),
+                false => None,
+            },
         };
         stream.synchronize(context)?;
         Ok(memory)
@@ -57,7 +103,11 @@ impl Memory {
         let sizes = Sizes::new(config, multiprocessors);
         let words = sizes.corpus + 2 * sizes.slots;
         let long_words = sizes.table + sizes.stats + counter::COUNT + sizes.scratch + sizes.plan;
-        4 * words as u64 + 8 * long_words as u64
+        let index = match config.history_index {
+            true => HistoryIndex::required_bytes(config),
+            false => 0,
+        };
+        4 * words as u64 + 8 * long_words as u64 + index
     }
 
     /// What it holds, in bytes.
@@ -71,6 +121,7 @@ impl Memory {
             self.counters.bytes(),
             self.scratch.bytes(),
             self.plan.bytes(),
+            self.history_index.as_ref().map_or(0, HistoryIndex::bytes),
         ]
         .iter()
         .sum()

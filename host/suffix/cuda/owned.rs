@@ -8,7 +8,9 @@ use crate::driver::{
     Stream,
 };
 use crate::error::Result;
-use crate::suffix::{BatchCheck, Document, Proposal, SuffixBackend, SuffixConfig, SuffixState};
+use crate::suffix::{
+    BatchCheck, Document, Indexed, Proposal, SuffixBackend, SuffixConfig, SuffixState,
+};
 
 /// The suffix drafter on an NVIDIA GPU, everything it needs its own: for engines whose plug point is on the host, and
 /// for the tests that compare backends.
@@ -21,6 +23,7 @@ pub struct OwnedCudaSuffix {
     // Dropped in this order: what uses the stream, then the stream; each holds the context.
     suffix: CudaSuffix,
     check: BatchCheck,
+    indexed: Indexed,
     rows: DeviceBuffer<i32>,
     total_len: DeviceBuffer<i32>,
     /// Words of `[last_sampled as 2 words each | idx_mapping | num_sampled]`, or of the arrays of `observe`, or of
@@ -66,6 +69,7 @@ impl OwnedCudaSuffix {
         let outputs = 3 * tokens + slots;
         Ok(Self {
             check: BatchCheck::new(config),
+            indexed: Indexed::new(config),
             rows: words(slots * config.max_model_len, "token_ids")?,
             total_len: words(slots, "total_len")?,
             inputs: [
@@ -112,6 +116,9 @@ impl SuffixBackend for OwnedCudaSuffix {
 
     fn write_tokens(&mut self, slot: usize, offset: usize, tokens: &[i32]) -> Result<()> {
         self.check.tokens(slot, offset, tokens.len())?;
+        if self.indexed.write(slot, offset, tokens.len()) {
+            self.suffix.clear_index(self.stream.borrow(), slot)?;
+        }
         let at = slot * self.config().max_model_len + offset;
         self.staging.upload(
             self.stream.borrow(),
@@ -126,12 +133,15 @@ impl SuffixBackend for OwnedCudaSuffix {
         self.check.slot(slot)?;
         self.total_len
             .fill(self.stream.borrow(), slot, 1, len.cast_unsigned())?;
+        self.indexed.set_total_len(slot, len);
         Ok(())
     }
 
     fn add_request(&mut self, slot: usize) -> Result<()> {
         self.check.slot(slot)?;
-        self.suffix.add_request(self.stream.borrow(), slot)
+        self.suffix.add_request(self.stream.borrow(), slot)?;
+        self.indexed.clear(slot);
+        Ok(())
     }
 
     fn ingest(&mut self, docs: &[Document]) -> Result<()> {
@@ -191,6 +201,7 @@ impl SuffixBackend for OwnedCudaSuffix {
         if batch == 0 {
             return Ok(Proposal::default());
         }
+        self.indexed.propose(idx_mapping);
         let config = self.suffix.config().clone();
         let (slots, k) = (config.max_num_reqs, config.num_draft_tokens);
         let stream = self.stream.borrow();

@@ -42,6 +42,7 @@ fn config() -> SuffixConfig {
         max_depth: 8,
         corpus_tokens: CORPUS,
         adaptive: true,
+        history_index: false,
     }
 }
 

@@ -115,6 +115,7 @@ impl<'a, 'u> Draw<'a, 'u> {
             },
             corpus_tokens,
             adaptive: target == Target::Observe || u.ratio(3, 4)?,
+            history_index: u.ratio(1, 2)?,
         };
         let layout = Layout {
             seed: u.int_in_range(0..=u16::MAX.into())?,

@@ -78,6 +78,7 @@ impl Case {
             max_depth: self.max_depth,
             corpus_tokens: self.corpus_tokens,
             adaptive: self.adaptive,
+            history_index: false,
         }
     }
 }

@@ -97,6 +97,8 @@ struct Config {
     max_depth: usize,
     corpus_tokens: usize,
     adaptive: bool,
+    #[serde(default)]
+    history_index: bool,
 }
 
 /// Where two backends part.
