@@ -13,7 +13,7 @@ use std::sync::Arc;
 use checks::Size;
 use cuda_engine::{Engine, Step};
 use specdraft::driver::{Context, Driver, Graph, Module, OwnedStream, Stream};
-use specdraft::suffix::cuda::{CudaSuffix, OwnedCudaSuffix, SuffixKernels};
+use specdraft::suffix::cuda::{CudaSuffix, HistoryIndex, OwnedCudaSuffix, SuffixKernels};
 use specdraft::suffix::{SuffixBackend, SuffixConfig};
 use test_support::fake_cuda::FakeCuda;
 use test_support::suffix::{Factory, Target, check_bad_input, check_golden, run_targets};
@@ -58,6 +58,16 @@ fn the_owning_backend_refuses_bad_input() {
 fn steps_on_borrowed_arrays_equal_the_cpu() {
     let (_, context) = fake();
     checks::steps_equal_the_cpu(&context, &CONFIG, SIZE);
+}
+
+#[test]
+fn indexed_histories_change() {
+    let (_, context) = fake();
+    let config = SuffixConfig {
+        max_model_len: 1500,
+        ..CONFIG
+    };
+    checks::indexed_histories_change(&context, &config, SIZE);
 }
 
 #[test]
@@ -110,6 +120,60 @@ fn calls_only_enqueue() {
     drafter.set_dependent_launch(false);
     drafter.reset(Stream::LEGACY).unwrap();
     assert_eq!(fake.report().dependent, 0);
+}
+
+#[test]
+fn an_index_costs_no_launch_but_for_new_requests() {
+    let (fake, context) = fake();
+    let config = SuffixConfig {
+        history_index: true,
+        ..CONFIG
+    };
+    let engine = Engine::new(&context, &config, 90, 0).unwrap();
+    let mut drafter = CudaSuffix::new(&context, config.clone()).unwrap();
+    let without = CudaSuffix::required_bytes(&CONFIG, 132).unwrap();
+    let with = CudaSuffix::required_bytes(&config, 132).unwrap();
+    // A row of 8192 tokens at least: 4 bytes for each, and its length.
+    assert_eq!(with - without, 5 * 4 * (8192 + 1));
+    context.synchronize().unwrap();
+    fake.report();
+    engine
+        .enqueue(&mut drafter, Stream::LEGACY, DOCS, BATCH)
+        .unwrap();
+    let slots = engine.batch(2).idx_mapping;
+    drafter.add_requests(Stream::LEGACY, slots).unwrap();
+    let report = fake.report();
+    let names: Vec<_> = report.launches.iter().map(|launch| launch.0).collect();
+    let want = [
+        "suffix_ingest_place",
+        "suffix_ingest_copy",
+        "suffix_observe",
+        "suffix_propose_indexed_k8",
+        "suffix_add_request",
+        "suffix_clear_index",
+    ];
+    assert_eq!(names, want);
+}
+
+#[test]
+fn an_index_of_another_size_is_refused() {
+    let (_, context) = fake();
+    let config = SuffixConfig {
+        history_index: true,
+        ..CONFIG
+    };
+    let fewer = SuffixConfig {
+        max_num_reqs: 4,
+        ..config.clone()
+    };
+    let mut other = HistoryIndex::new(&context, &fewer).unwrap();
+    for config in [config, CONFIG] {
+        let mut drafter = CudaSuffix::new(&context, config).unwrap();
+        let error = drafter.replace_history_index(&mut other).unwrap_err();
+        assert_eq!(error.argument(), Some("history_index"), "{error}");
+    }
+    let mut drafter = CudaSuffix::new(&context, fewer).unwrap();
+    drafter.replace_history_index(&mut other).unwrap();
 }
 
 #[test]

@@ -80,6 +80,9 @@ fn the_history_index_changes_no_answer() {
         with_backend(|factory| run_targets(&mut Twice::indexed(factory), target, lives, 4))
             .unwrap_or_else(|failure| panic!("{}: {failure}", target.name()));
     }
+    let context = context();
+    checks::indexed_histories_change(&context, &SHORT, size(20, 16, 5));
+    checks::indexed_histories_change(&context, &LONG, size(5, 4, 3));
     // In one block a request, and in several.
     for len in [4000, 40_000] {
         with_backend(|factory| check_histories(&mut Twice::indexed(factory), len));

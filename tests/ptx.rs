@@ -35,6 +35,8 @@ const COUNTS: &[(&str, [usize; COLLECTIVES.len()])] = &[
     ("suffix_ingest_place", [0, 3, 16, 3, 0, 1, 0]),
     ("suffix_observe", [3, 0, 0, 15, 0, 1, 0]),
     ("suffix_propose", [1, 2, 40, 56, 2, 19, 0]),
+    ("suffix_propose_indexed", [2, 2, 50, 79, 2, 13, 0]),
+    ("suffix_propose_indexed_k8", [2, 2, 54, 89, 2, 13, 0]),
     ("suffix_propose_k8", [1, 2, 51, 68, 2, 19, 0]),
     ("suffix_reset", [0, 0, 0, 0, 0, 0, 0]),
     ("xpress_add_argmax", [1, 0, 10, 0, 0, 0, 0]),

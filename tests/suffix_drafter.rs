@@ -180,6 +180,7 @@ fn config() -> SuffixConfig {
         max_depth: 8,
         corpus_tokens: 512,
         adaptive: true,
+        history_index: false,
     }
 }
 

@@ -156,7 +156,7 @@ impl<'a> Subject<'a> {
         number: usize,
         copies: usize,
     ) -> specdraft::Result<()> {
-        let (copy, earlier) = (number % copies, number / copies % 2 == 0);
+        let (copy, earlier) = (number % copies, (number / copies).is_multiple_of(2));
         if copy > 0 {
             self.drafter
                 .replace_history_index(&mut self.indexes[copy - 1])?;

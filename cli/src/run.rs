@@ -120,6 +120,7 @@ fn configs(args: &Replay) -> Vec<SuffixConfig> {
                         max_depth,
                         corpus_tokens,
                         adaptive: true,
+                        history_index: false,
                     });
                 }
             }

@@ -464,7 +464,7 @@ impl<const SHALLOW: bool> Look<'_, SHALLOW> {
     unsafe fn load(&self, block: i32) -> [i32; WORDS] {
         let mut words = [0; WORDS];
         let first = BLOCK as i32 * block - 32 * BEFORE as i32 + self.suffix.lane;
-        each!(I in 0 1 2 3 4 5 6 7 8 9 { if I > 0 || !SHALLOW {
+        each!(I in 0 1 2 3 4 5 6 7 8 9 { if I != 0 || !SHALLOW {
             let at = first + 32 * I as i32;
             let inside = (at >= 0) & (at < self.n - 1) & (block >= 0);
             // SAFETY: a candidate of the row.
@@ -477,7 +477,7 @@ impl<const SHALLOW: bool> Look<'_, SHALLOW> {
     #[inline(always)]
     fn equal(&self, words: &[i32; WORDS], token: i32) -> u32 {
         let mut bits = 0;
-        each!(I in 0 1 2 3 4 5 6 7 8 9 { if I > 0 || !SHALLOW {
+        each!(I in 0 1 2 3 4 5 6 7 8 9 { if I != 0 || !SHALLOW {
             let equal = warp::ballot(words[I] == token);
             bits = select(self.suffix.lane == I as i32, equal, bits);
         } });

@@ -1,7 +1,7 @@
 //! Checks that a GPU and the fake driver both have to pass.
 
 use specdraft::cpu::CpuSuffix;
-use specdraft::driver::{Context, Graph, OwnedStream, Stream};
+use specdraft::driver::{Context, DeviceBuffer, Graph, OwnedStream, Stream};
 use specdraft::suffix::cuda::CudaSuffix;
 use specdraft::suffix::{SuffixBackend, SuffixConfig};
 use specdraft_kernels::suffix::propose::Grid;
@@ -109,4 +109,55 @@ pub(crate) fn grids_change_no_answer(context: &Context, config: &SuffixConfig, s
         assert_eq!(got, step.run(&mut cpu).unwrap(), "{grid:?}");
     }
     assert!(grids >= size.steps / 2, "only {grids} grids were taken");
+}
+
+/// With a history index: rows that grow, by steps that are launched or replayed, that are cut short, and that become
+/// other requests'.
+pub(crate) fn indexed_histories_change(context: &Context, config: &SuffixConfig, size: Size) {
+    let config = SuffixConfig {
+        history_index: true,
+        ..config.clone()
+    };
+    let stream = OwnedStream::new(context).unwrap();
+    let stream = stream.borrow();
+    let all: Vec<i32> = (0..config.max_num_reqs as i32).collect();
+    let slots = DeviceBuffer::from_slice(context, stream, &all, "slots").unwrap();
+    for offset in 0..2 {
+        let stride = config.max_model_len + offset;
+        let mut engine = Engine::new(context, &config, stride, offset).unwrap();
+        let mut drafter = CudaSuffix::new(context, config.clone()).unwrap();
+        let mut cpu = CpuSuffix::new(config.clone()).unwrap();
+        let graph = Graph::capture(context, stream, || {
+            engine.enqueue(&mut drafter, stream, size.docs, size.batch)
+        })
+        .unwrap();
+        for number in 0..size.steps {
+            let whole = Step::drawn(&config, 3000 + number, size.batch, size.docs);
+            drafter.add_requests(stream, slots.slice()).unwrap();
+            for &slot in &all {
+                cpu.add_request(slot as usize).unwrap();
+            }
+            for (turn, share) in [0.5, 0.51, 0.53, 0.9, 0.2, 0.8, 1.0]
+                .into_iter()
+                .enumerate()
+            {
+                let mut step = whole.clone();
+                for row in &mut step.rows {
+                    row.truncate((row.len() as f64 * share) as usize);
+                }
+                engine.set(stream, &step).unwrap();
+                if turn % 2 == 0 {
+                    // SAFETY: drafter and arrays are alive, and only this thread uses them.
+                    unsafe { graph.launch(stream) }.unwrap();
+                } else {
+                    engine
+                        .enqueue(&mut drafter, stream, size.docs, size.batch)
+                        .unwrap();
+                }
+                let got = engine.read(stream, size.batch).unwrap();
+                let want = step.run(&mut cpu).unwrap();
+                assert_eq!(got, want, "history {number}, turn {turn}, offset {offset}");
+            }
+        }
+    }
 }
