@@ -52,6 +52,7 @@ fn the_largest_configuration_is_valid() {
         max_depth: 64,
         corpus_tokens: 1 << 31,
         adaptive: true,
+        history_index: false,
     };
     config.validate().unwrap();
     assert_eq!(config.num_buckets(), 1 << 29);
@@ -190,6 +191,7 @@ fn small() -> SuffixConfig {
         max_depth: 8,
         corpus_tokens: 64,
         adaptive: false,
+        history_index: false,
     }
 }
 
