@@ -3,6 +3,7 @@
 
 mod options;
 mod peer;
+pub(crate) mod profile;
 mod record;
 mod timing;
 

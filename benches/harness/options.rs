@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+use super::profile;
 use super::timing::set_pause;
 
 /// What a benchmark program takes.
@@ -29,7 +30,8 @@ const USAGE: &str = "options:
   --filter TEXT   only cases whose name contains TEXT
   --peer FILE     compare with a peer's results: one JSON object {\"case\", \"us\"} a line
   --record FILE   write the results and the machine's description to FILE
-  --pause MS      rest so long before each measurement (50)
+  --profile       time nothing, and run the calls worth a profile once each, in a profiler's ranges
+  --pause MS      rest so long before each measurement (20)
   --device N      the GPU's ordinal (0)";
 
 impl Options {
@@ -54,6 +56,7 @@ impl Options {
                 "--device" => {
                     options.device = value()?.parse().context("--device takes a number")?
                 }
+                "--profile" => profile::turn_on(),
                 "--pause" => set_pause(value()?.parse().context("--pause takes milliseconds")?),
                 // `cargo bench` adds it.
                 "--bench" => {}

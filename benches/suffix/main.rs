@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use harness::profile::without_and_with;
 use harness::{Options, Report, Timing, host_us, time_graph};
 use inputs::Kind;
 use specdraft::driver::{Context, Driver, Module, OwnedStream};
@@ -123,11 +124,11 @@ impl Bench<'_> {
         let copies = if rotates { copies } else { 1 };
         let mut subject = Subject::new(self.kernels, self.stream, requests, len, kind, copies)?;
         subject.fill_corpus()?;
-        for rotated in [false, true] {
+        for &rotated in without_and_with() {
             if rotated && !rotates {
                 continue;
             }
-            for dependent in [false, true] {
+            for &dependent in without_and_with() {
                 subject.drafter.set_dependent_launch(dependent);
                 let before = subject.check_propose()?;
                 let inner = if rotated { copies } else { INNER };
@@ -204,7 +205,7 @@ impl Bench<'_> {
         }
         let mut subject = Subject::new(self.kernels, self.stream, requests, len, Kind::Planted, 1)?;
         subject.fill_corpus()?;
-        for dependent in [false, true] {
+        for &dependent in without_and_with() {
             subject.drafter.set_dependent_launch(dependent);
             let before = subject.check_ingest()?;
             let stream = self.stream.borrow();
@@ -236,7 +237,7 @@ impl Bench<'_> {
         }
         let mut subject = Subject::adaptive(self.kernels, self.stream, requests, len)?;
         subject.fill_corpus()?;
-        for dependent in [false, true] {
+        for &dependent in without_and_with() {
             subject.drafter.set_dependent_launch(dependent);
             let before = subject.check_step()?;
             let stream = self.stream.borrow();

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use harness::{Options, Report, Timing, host_us, time_graph};
+use harness::{Options, Report, Timing, host_us, profile, time_graph};
 use specdraft::cpu::CpuXpress;
 use specdraft::driver::{Context, Driver, Module, OwnedStream};
 use specdraft::xpress::cuda::XpressKernels;
@@ -77,6 +77,10 @@ fn main() -> Result<()> {
         let report = &mut bench.report;
         report.add_alone("first call", "kernels for every GPU", loading, true)?;
     }
+    if profile::is_on() {
+        bench.vocabulary(CONFIG.vocab_size, GENERAL_BATCHES, &is_a_stage)?;
+        return bench.report.finish(options.device);
+    }
     let batches = if options.quick { &[1, 32] } else { BATCHES };
     bench.vocabulary(CONFIG.vocab_size, batches, &|_| true)?;
     if !options.quick {
@@ -86,6 +90,12 @@ fn main() -> Result<()> {
         }
     }
     bench.report.finish(options.device)
+}
+
+/// What the others are made of.
+fn is_a_stage(work: Work) -> bool {
+    use Work::{Hidden, Latent, Readout, Select, TopcPasses};
+    matches!(work, Hidden | Select | Latent | Readout | TopcPasses)
 }
 
 struct Bench<'a> {
@@ -164,7 +174,7 @@ impl Bench<'_> {
         for hopper in [false, true] {
             let timed = match hopper {
                 true => has_hopper,
-                false => !has_hopper || GENERAL_BATCHES.contains(&n),
+                false => !has_hopper || GENERAL_BATCHES.contains(&n) && !profile::is_on(),
             };
             if !timed {
                 continue;
@@ -199,11 +209,11 @@ impl Bench<'_> {
         let kernels = if hopper { "hopper" } else { "general" };
         // Whole refinements are long enough by themselves.
         let inner = if case.launches > 1 { INNER / 4 } else { INNER };
-        for rotated in [false, true] {
+        for &rotated in profile::without_and_with() {
             if rotated && !hopper && heads[0].refiner.has_hopper() {
                 continue;
             }
-            for dependent in [false, true] {
+            for &dependent in profile::without_and_with() {
                 for head in heads.iter_mut() {
                     head.refiner.set_dependent_launch(dependent);
                 }

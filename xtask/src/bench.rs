@@ -4,6 +4,7 @@
 //! printed. What is left in the folder of parts is what the record is made of, so a part can be run again by itself.
 
 mod clocks;
+mod profile;
 mod record;
 mod targets;
 
@@ -24,7 +25,8 @@ pub(crate) struct Arguments {
     /// A peer's benchmark, as a command for the shell; may be given several times
     #[arg(long, value_name = "COMMAND")]
     peer: Vec<String>,
-    /// Run only these parts, and take the others as they were left by an earlier run
+    /// Run only these parts, and take the others as they were left by an earlier run; `profile`, which needs Nsight Compute, runs only
+    /// when it is named
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     only: Vec<Part>,
     /// Where the parts' results are kept [default: target/bench]
@@ -49,16 +51,20 @@ enum Part {
     Peer,
     Suffix,
     Xpress,
+    Profile,
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Peer, Self::Suffix, Self::Xpress];
+    const ALL: [Self; 4] = [Self::Peer, Self::Suffix, Self::Xpress, Self::Profile];
+    /// The benchmarks.
+    const OURS: [Self; 2] = [Self::Suffix, Self::Xpress];
 
     fn name(self) -> &'static str {
         match self {
             Self::Peer => "peer",
             Self::Suffix => "suffix",
             Self::Xpress => "xpress",
+            Self::Profile => "profile",
         }
     }
 }
@@ -75,7 +81,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     fs::create_dir_all(&parts).with_context(|| parts.display().to_string())?;
     let run = Run { arguments, parts };
     for part in Part::ALL {
-        if arguments.only.is_empty() || arguments.only.contains(&part) {
+        let unasked = arguments.only.is_empty() && part != Part::Profile;
+        if unasked || arguments.only.contains(&part) {
             run.part(part)?;
         }
     }
@@ -119,6 +126,16 @@ impl Run<'_> {
                     program.arg("--peer").arg(peers);
                 }
                 lines = watch(program.args(&self.arguments.arguments))?;
+            }
+            Part::Profile => {
+                for part in Part::OURS {
+                    let mut program = self.program(part)?;
+                    program.args(&self.arguments.arguments);
+                    let log = self.parts.join(format!("ncu-{}.csv", part.name()));
+                    let mut calls = watch(&mut profile::command(&program, &log))?;
+                    calls.retain(|call| call["case"] != "env");
+                    lines.extend(profile::results(&log, &calls)?);
+                }
             }
         }
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
@@ -213,6 +230,10 @@ fn remove(path: &Path) -> Result<()> {
 
 fn print_table(record: &Record) -> Result<()> {
     println!("\n{}", targets::table(record, targets::TARGETS)?);
+    let profile = record.part(Part::Profile.name());
+    if !profile.is_empty() {
+        println!("\n{}", profile::table(profile));
+    }
     Ok(())
 }
 

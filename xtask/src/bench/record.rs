@@ -22,7 +22,7 @@ impl Record {
         let mut machine: Option<Map<String, Value>> = None;
         let mut kept = Vec::new();
         for (name, mut lines) in parts {
-            if name != "peer" {
+            if name == "suffix" || name == "xpress" {
                 let described = lines.iter().position(|line| line["case"] == "env");
                 if let Some(at) = described
                     && let Value::Object(described) = lines.remove(at)
