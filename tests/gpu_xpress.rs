@@ -1,8 +1,8 @@
 //! The XPress refiner on an NVIDIA GPU. Run with `cargo test --release --features cuda --test gpu_xpress -- --ignored
 //! --test-threads 1 --nocapture`.
 //!
-//! `SPECDRAFT_CASES` sets how many drawn cases are compared with the reference (300); `SPECDRAFT_GOLDEN_DIR` another folder of
-//! golden files.
+//! `SPECDRAFT_CASES` sets how many drawn cases are compared with the reference (300), and with the CPU by the fuzzer;
+//! `SPECDRAFT_GOLDEN_DIR` another folder of golden files. `SPECDRAFT_FEW` takes small sizes, few of each, for compute-sanitizer.
 
 mod xpress_engine;
 
@@ -13,9 +13,14 @@ use specdraft::cpu::CpuXpress;
 use specdraft::driver::{Context, Driver, Module};
 use specdraft::xpress::cuda::{OwnedCudaXpress, XpressKernels};
 use specdraft::xpress::{
-    Generate, GeneratedStep, RefineInputs, XpressBackend, XpressConfig, XpressHead, XpressLimits,
+    Generate, GeneratedStep, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead,
+    XpressLimits, bf16,
 };
-use test_support::xpress::{ExactCase, check_bad_input, check_golden};
+use test_support::all_or_few;
+use test_support::fuzz::{Kind, Limit, fuzz};
+use test_support::xpress::{
+    CaseKind, ExactCase, Reference, Scale, Target, check_bad_input, check_golden,
+};
 
 test_support::xpress_property_tests!(
     ignore = "needs an NVIDIA GPU";
@@ -44,6 +49,21 @@ const ODD: XpressConfig = XpressConfig {
     topc: 100,
 };
 
+/// The usual size, but for the vocabulary.
+const SMALL: XpressConfig = XpressConfig {
+    vocab_size: 3000,
+    hidden_size: 64,
+    ..USUAL
+};
+
+/// As odd, and small.
+const TINY: XpressConfig = XpressConfig {
+    vocab_size: 1257,
+    hidden_size: 72,
+    topc: 30,
+    ..ODD
+};
+
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn gpu_equals_the_golden_vectors() {
@@ -64,11 +84,7 @@ fn gpu_equals_the_golden_vectors() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn drawn_exact_cases_equal_the_reference() {
-    let cases = match std::env::var("SPECDRAFT_CASES") {
-        Ok(text) => text.parse().expect("SPECDRAFT_CASES is a number"),
-        Err(_) => 300u64,
-    };
-    for number in 0..cases {
+    for number in 0..cases() {
         let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let bytes: Vec<u8> = (0..64)
             .map(|_| {
@@ -106,13 +122,15 @@ fn gpu_refuses_bad_input() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn large_refinements_equal_the_cpu() {
-    for (config, sizes) in [(USUAL, &[1, 3, 8, 33, 128][..]), (ODD, &[1, 5, 40])] {
-        let head = Arc::new(XpressHead::generate(&config, Generate::Exact, 21).unwrap());
-        let limits = XpressLimits::new(128, &config);
+    let all = [(USUAL, &[1, 3, 8, 33, 128][..]), (ODD, &[1, 5, 40])];
+    let few = [(SMALL, &[1, 9, 33][..]), (TINY, &[5])];
+    for (config, sizes) in all_or_few(&all, &few) {
+        let head = Arc::new(XpressHead::generate(config, Generate::Exact, 21).unwrap());
+        let limits = XpressLimits::new(128, config);
         let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
         let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
         println!("{:?}", gpu.memory());
-        for &n in sizes {
+        for &n in *sizes {
             let step = config.generate_step(n, Generate::Exact, n as u64).unwrap();
             // The CPU's share of a large batch is a few of its requests: a request does not see its batch.
             let some: Vec<usize> = (0..n).step_by(n.div_ceil(4)).collect();
@@ -138,20 +156,160 @@ fn large_refinements_equal_the_cpu() {
     }
 }
 
+/// B - 1 passes or more give the greedy decode, one slot after another, by the kernels for this GPU and by the general ones: the reference's
+/// tokens where all sums are exact, those of the stages one slot at a time where they are not.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn enough_passes_of_the_usual_size_equal_sequential_decoding() {
+    for config in all_or_few(&[SMALL, USUAL], &[SMALL]) {
+        let slots = config.num_draft_tokens();
+        let limits = XpressLimits::new(2, config);
+        let exact = XpressHead::generate(config, Generate::Exact, 31).unwrap();
+        let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &exact, limits).unwrap();
+        let step = config.generate_step(2, Generate::Exact, 32).unwrap();
+        let reference = Reference::new(&exact);
+        for topc in [0, config.topc] {
+            let greedy = (0..2).flat_map(|n| reference.greedy(&step, n, topc));
+            let expected: Vec<i64> = greedy.collect();
+            for hopper in [true, false] {
+                gpu.inner_mut().set_hopper(hopper).unwrap();
+                for passes in [slots, slots + 5] {
+                    let got = gpu.refine(&inputs_of(&step, passes, topc)).unwrap();
+                    assert_eq!(
+                        got, expected,
+                        "V {}, {topc} candidates, {passes} passes, hopper {hopper}",
+                        config.vocab_size
+                    );
+                }
+            }
+        }
+
+        let normal = XpressHead::generate(config, Generate::Normal, 33).unwrap();
+        let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &normal, limits).unwrap();
+        let step = config.generate_step(2, Generate::Normal, 34).unwrap();
+        for hopper in [true, false] {
+            gpu.inner_mut().set_hopper(hopper).unwrap();
+            let expected = decode_slot_by_slot(&mut gpu, &step);
+            let got = gpu.refine(&inputs_of(&step, slots, 0)).unwrap();
+            assert_eq!(got, expected, "V {}, hopper {hopper}", config.vocab_size);
+        }
+    }
+}
+
+/// A refinement's drafts, each decided once the ones before it are.
+fn decode_slot_by_slot(gpu: &mut OwnedCudaXpress, step: &GeneratedStep) -> Vec<i64> {
+    let b = gpu.config().block_size;
+    let xh = gpu.hidden_cache(step.hidden().unwrap()).unwrap();
+    let mut blocks: Vec<i64> = vec![-1; step.anchors.len() * b];
+    for (block, anchor) in blocks.chunks_exact_mut(b).zip(&step.anchors) {
+        block[0] = *anchor;
+    }
+    for slot in 1..b {
+        let latents = gpu
+            .latent_pass(&blocks, &step.previous, &xh, Mlp::Run)
+            .unwrap();
+        let mut decided = blocks.clone();
+        gpu.readout_argmax(&latents, step.base().unwrap(), &mut decided)
+            .unwrap();
+        for (block, decided) in blocks.chunks_exact_mut(b).zip(decided.chunks_exact(b)) {
+            block[slot] = decided[slot];
+        }
+    }
+    let drafts = blocks.chunks_exact(b).flat_map(|block| &block[1..]);
+    drafts.copied().collect()
+}
+
+/// However many passes are left when one changes nothing, and whatever the call before has left behind: the CPU's tokens.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn stopping_early_and_what_lies_in_scratch_change_no_token() {
+    let config = SMALL;
+    let head = Arc::new(XpressHead::generate(&config, Generate::Exact, 41).unwrap());
+    let limits = XpressLimits::new(40, &config);
+    let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
+    let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
+    let mut rubbish = config.generate_step(40, Generate::Exact, 42).unwrap();
+    rubbish.base.fill(bf16::NAN);
+    rubbish.hidden.fill(bf16::NAN);
+    rubbish.anchors.fill(i64::MIN);
+    let mut stopped = 0;
+    for n in [1, 2, 9, 33] {
+        let mut step = config.generate_step(n, Generate::Exact, 43).unwrap();
+        for settled in [false, true] {
+            if settled {
+                // Logits so far apart that no bias counts: the first pass changes nothing.
+                for (i, logit) in step.base.iter_mut().enumerate() {
+                    *logit = bf16::from_f32(((i * 37) % 251) as f32 * 1e6);
+                }
+            }
+            for topc in [0, config.topc] {
+                let start = cpu.refine(&inputs_of(&step, 0, topc)).unwrap();
+                for &passes in all_or_few(&[1, 2, 3, 6, 14, 15], &[3]) {
+                    let expected = cpu.refine(&inputs_of(&step, passes, topc)).unwrap();
+                    assert_eq!(settled, expected == start, "{n} requests");
+                    stopped += usize::from(settled);
+                    for early in [true, false] {
+                        gpu.inner_mut().set_early_stop(early);
+                        gpu.refine(&inputs_of(&rubbish, 2, topc)).unwrap();
+                        let got = gpu.refine(&inputs_of(&step, passes, topc)).unwrap();
+                        assert!(
+                            got == expected,
+                            "{n} requests, {passes} passes, {topc} candidates, early {early}"
+                        );
+                    }
+                }
+            }
+        }
+        println!(
+            "{:?}",
+            (gpu.inner().last_readout(), gpu.inner().last_latents())
+        );
+    }
+    assert!(stopped > 0);
+}
+
+/// The fuzzer's cases, half of them of the usual head.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn fuzzed_cases_equal_the_cpu() {
+    let mut kinds: Vec<Box<dyn Kind>> = vec![];
+    for target in Target::ALL {
+        kinds.push(Box::new(CaseKind::new(
+            target,
+            Scale::Large,
+            |head, limits, run| {
+                let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits)?;
+                gpu.inner_mut().set_early_stop(!run.all_passes);
+                gpu.inner_mut().set_dependent_launch(!run.apart);
+                gpu.inner_mut().set_hopper(!run.general)?;
+                Ok(Box::new(gpu))
+            },
+        )));
+    }
+    if let Err(finding) = fuzz(&mut kinds, Limit::Cases(cases()), 3) {
+        panic!("{finding:?}");
+    }
+    for kind in kinds {
+        println!("{}: {}", kind.name(), kind.done());
+    }
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn steps_on_borrowed_arrays_equal_the_cpu() {
-    xpress_engine::steps_equal_the_cpu(&kernels(), &ODD, &[1, 3, 33], 100);
+    let (config, sizes) = all_or_few(&[(ODD, &[1, 3, 33][..])], &[(TINY, &[3])])[0].clone();
+    xpress_engine::steps_equal_the_cpu(&kernels(), &config, sizes, config.topc);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_captured_step_replays_on_changed_inputs() {
-    for n in [1, 33] {
-        xpress_engine::a_captured_step_replays(&kernels(), &ODD, n, 0);
-        xpress_engine::a_captured_step_replays(&kernels(), &ODD, n, 100);
+    let [odd, usual] = all_or_few(&[[ODD, USUAL]], &[[TINY, SMALL]])[0].clone();
+    for &n in all_or_few(&[1, 33], &[3]) {
+        xpress_engine::a_captured_step_replays(&kernels(), &odd, n, 0);
+        xpress_engine::a_captured_step_replays(&kernels(), &odd, n, odd.topc);
     }
-    xpress_engine::a_captured_step_replays(&kernels(), &USUAL, 2, 0);
+    xpress_engine::a_captured_step_replays(&kernels(), &usual, 2, 0);
 }
 
 #[test]
@@ -173,6 +331,14 @@ fn kernels_use_no_local_memory() {
             resources.local_bytes, 0,
             "{name} has a stack frame or spills"
         );
+    }
+}
+
+/// Cases of each kind.
+fn cases() -> u64 {
+    match std::env::var("SPECDRAFT_CASES") {
+        Ok(text) => text.parse().expect("SPECDRAFT_CASES is a number"),
+        Err(_) => all_or_few(&[300], &[10])[0],
     }
 }
 

@@ -1,5 +1,7 @@
 //! Latents and whole refinements over candidates by the cluster kernels of Hopper, against the general kernels and the CPU. Run with
 //! `cargo test --release --features cuda --test gpu_xpress_hopper -- --ignored --test-threads 1 --nocapture`.
+//!
+//! `SPECDRAFT_FEW` takes a few sizes of each kernel, for compute-sanitizer.
 
 mod xpress_clusters;
 
@@ -7,9 +9,12 @@ use std::collections::BTreeSet;
 
 use half::bf16;
 use specdraft::xpress::Generate;
+use test_support::all_or_few;
 use xpress_clusters::{Bench, RANK, Step, reference_latents};
 
 const REQUESTS: [usize; 13] = [1, 2, 3, 4, 7, 8, 15, 16, 30, 32, 33, 64, 128];
+/// Enough for each kernel to be the best one for some.
+const FEW_REQUESTS: [usize; 4] = [1, 9, 16, 33];
 const DRAFTS: usize = 15;
 
 /// Sums that are exact in any order: all three answers are the same bits.
@@ -18,7 +23,7 @@ const DRAFTS: usize = 15;
 fn exact_latents_are_equal() {
     let mut bench = Bench::new(3000, Generate::Exact, 1);
     let mut kernels = BTreeSet::new();
-    for requests in REQUESTS {
+    for &requests in all_or_few(&REQUESTS, &FEW_REQUESTS) {
         let mut step = bench.step(requests, 512, 0, requests as u64);
         hostile_tokens(&mut step, 3000);
         let on_gpu = bench.upload(&step);
@@ -44,7 +49,7 @@ fn exact_latents_are_equal() {
 #[ignore = "needs an NVIDIA GPU"]
 fn nan_reaches_no_other_latent() {
     let mut bench = Bench::new(500, Generate::Exact, 2);
-    for requests in [1, 2, 5, 9, 20, 32] {
+    for &requests in all_or_few(&[1, 2, 5, 9, 20, 32], &[2, 20]) {
         let mut step = bench.step(requests, 512, 0, 7);
         let clean = reference_latents(&mut bench.cpu, &step);
         let (request, slot) = (requests / 2, 5);
@@ -61,11 +66,33 @@ fn nan_reaches_no_other_latent() {
     }
 }
 
+/// After a pass that changed nothing no kernel touches the latents; after one that did, all are written.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn latents_stop_once_nothing_changes() {
+    let mut bench = Bench::new(500, Generate::Exact, 8);
+    for &requests in all_or_few(&REQUESTS, &FEW_REQUESTS) {
+        let step = bench.step(requests, 512, 0, requests as u64);
+        let mut on_gpu = bench.upload(&step);
+        let Some(kernel) = bench.latents_kernel(&on_gpu) else {
+            continue;
+        };
+        let untouched = bench.latents_after(&mut on_gpu, 0);
+        assert!(
+            untouched.iter().all(|latent| latent.to_bits() == u16::MAX),
+            "{requests} requests: {kernel} did not stop"
+        );
+        let written = bench.latents_after(&mut on_gpu, 1);
+        let expected = reference_latents(&mut bench.cpu, &step);
+        assert!(written == expected, "{requests} requests, {kernel}");
+    }
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn rounded_latents_are_close() {
     let mut bench = Bench::new(3000, Generate::Normal, 3);
-    for requests in REQUESTS {
+    for &requests in all_or_few(&REQUESTS, &FEW_REQUESTS) {
         let step = bench.step(requests, 512, 0, requests as u64);
         let on_gpu = bench.upload(&step);
         if bench.latents_kernel(&on_gpu).is_none() {
@@ -94,8 +121,9 @@ fn rounded_latents_are_close() {
 fn exact_refinements_are_equal() {
     let mut bench = Bench::new(3000, Generate::Exact, 4);
     let mut kernels = BTreeSet::new();
-    for requests in REQUESTS {
-        for (count, passes) in [(512, 6), (512, 1), (511, 8), (64, 3), (100, 2), (1, 5)] {
+    for &requests in all_or_few(&REQUESTS, &FEW_REQUESTS) {
+        let all = [(512, 6), (512, 1), (511, 8), (64, 3), (100, 2), (1, 5)];
+        for &(count, passes) in all_or_few(&all, &[(512, 2), (100, 3)]) {
             let step = bench.step(requests, count, passes as usize, passes.into());
             let what = format!("{requests} requests, {count} candidates, {passes} passes");
             let mut on_gpu = bench.upload(&step);
@@ -115,8 +143,8 @@ fn exact_refinements_are_equal() {
 #[ignore = "needs an NVIDIA GPU"]
 fn hostile_values_are_handled_alike() {
     let mut bench = Bench::new(3000, Generate::Exact, 5);
-    for requests in [1, 2, 3, 8, 16, 33] {
-        for count in [512, 509, 70] {
+    for &requests in all_or_few(&[1, 2, 3, 8, 16, 33], &[2, 16]) {
+        for &count in all_or_few(&[512, 509, 70], &[509]) {
             let mut step = bench.step(requests, count, 0, 9);
             hostile_tokens(&mut step, 3000);
             for (row, logits) in step.logits.chunks_exact_mut(count).enumerate() {
@@ -150,7 +178,7 @@ fn hostile_values_are_handled_alike() {
                 .step_by(13)
                 .for_each(|id| *id = -1 - *id);
             let mut on_gpu = bench.upload(&step);
-            for passes in [1, 4, 8] {
+            for &passes in all_or_few(&[1, 4, 8], &[4]) {
                 let got = bench.refine(&mut on_gpu, &step, passes, true);
                 let general = bench.refine(&mut on_gpu, &step, passes, false);
                 assert!(
@@ -167,7 +195,7 @@ fn hostile_values_are_handled_alike() {
 #[ignore = "needs an NVIDIA GPU"]
 fn rounded_refinements_are_as_good() {
     let mut bench = Bench::new(3000, Generate::Normal, 6);
-    for requests in REQUESTS {
+    for &requests in all_or_few(&REQUESTS, &FEW_REQUESTS) {
         let mut step = bench.step(requests, 512, 1, requests as u64);
         let mut on_gpu = bench.upload(&step);
         let whole = bench.refine(&mut on_gpu, &step, 6, true);

@@ -1,22 +1,29 @@
 //! The readout's two kernels on an NVIDIA GPU of compute capability 9.0: the general one, the one for Hopper, and plain loops on
 //! the CPU. Run with `cargo test --release --features cuda --test gpu_xpress_readout -- --ignored --test-threads 1 --nocapture`.
+//!
+//! `SPECDRAFT_FEW` takes a few sizes of each kernel, for compute-sanitizer.
 
 #[path = "xpress_readout/mod.rs"]
 mod xpress_readout;
 
 use specdraft::driver::Graph;
+use test_support::all_or_few;
 use xpress_readout::{Bench, Case, Kind, Layout, Logits};
 
 const REQUESTS: [usize; 13] = [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 128];
+/// With 1, 2, 3 and 5 groups: one of each variant, one of more than a row block.
+const FEW_REQUESTS: [usize; 4] = [4, 8, 9, 17];
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn both_kernels_give_the_same_tokens() {
     let mut bench = Bench::new();
-    for vocabulary in [151_936, 151_800, 32_000, 2056, 128] {
+    let requests = all_or_few(&REQUESTS, &FEW_REQUESTS);
+    let most = requests.iter().copied().max().unwrap_or(1);
+    for &vocabulary in all_or_few(&[151_936, 151_800, 32_000, 2056, 128], &[2056]) {
         for kind in [Kind::Ties, Kind::Special, Kind::Random] {
-            let logits = bench.logits(vocabulary, kind, 128, 16);
-            for requests in REQUESTS {
+            let logits = bench.logits(vocabulary, kind, most, 16);
+            for &requests in requests {
                 for layout in [Layout::Even, Layout::Apart] {
                     let case = Case {
                         requests,
@@ -35,11 +42,12 @@ fn both_kernels_give_the_same_tokens() {
 #[ignore = "needs an NVIDIA GPU"]
 fn blocks_of_any_size_fit() {
     let mut bench = Bench::new();
+    let all_slots: Vec<usize> = (1..=31).collect();
     for vocabulary in [1001, 131] {
-        for kind in [Kind::Ties, Kind::Special] {
+        for &kind in all_or_few(&[Kind::Ties, Kind::Special], &[Kind::Special]) {
             let logits = bench.logits(vocabulary, kind, 128, 32);
-            for slots in 1..=31 {
-                for requests in [1, 2, 7, 128] {
+            for &slots in all_or_few(&all_slots, &[1, 31]) {
+                for &requests in all_or_few(&[1, 2, 7, 128], &[2, 7]) {
                     for layout in [Layout::Even, Layout::Apart] {
                         check(
                             &mut bench,
@@ -92,7 +100,8 @@ fn other_shapes_are_not_taken() {
 #[ignore = "needs an NVIDIA GPU"]
 fn passes_stop_once_nothing_changes() {
     let mut bench = Bench::new();
-    for (requests, vocabulary) in [(1, 128), (1, 151_936), (7, 2056), (16, 2056), (128, 2056)] {
+    let sizes = [(1, 128), (1, 151_936), (7, 2056), (16, 2056), (128, 2056)];
+    for &(requests, vocabulary) in all_or_few(&sizes, &[(1, 128), (7, 2056)]) {
         let logits = bench.logits(vocabulary, Kind::Random, requests, 16);
         let case = Case {
             requests,

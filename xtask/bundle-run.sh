@@ -3,7 +3,8 @@
 # a name among them runs the tests alone that have it in theirs.
 #
 #   SANITIZE=memcheck     the tests under compute-sanitizer (or racecheck, synccheck, initcheck), with the PTX that ships for this GPU, and no
-#                         fuzzer; the replay, which is long, is left out too
+#                         fuzzer; the replay, which is long, is left out too. SPECDRAFT_FEW=1 (sizes that are few and small, but
+#                         run every kernel) and SPECDRAFT_LIVES=200 are set unless they are set already, to nothing for all
 #   PTX="ptx/nvvm/*.ptx"  other PTX files
 #   FUZZ_SECONDS=60       how long the fuzzer runs, 0 for not at all
 #   LIMIT=600             how many seconds each program may take
@@ -21,6 +22,8 @@ fuzz_seconds=${FUZZ_SECONDS:-60}
 if [[ -n $sanitize ]]; then
     sanitizer=compute-sanitizer/compute-sanitizer
     [[ -x $sanitizer ]] || sanitizer=$(command -v compute-sanitizer) || { echo "there is no compute-sanitizer"; exit 1; }
+    # Fewer lives, cases and sizes, but every kernel: under a sanitizer a launch takes a hundred times as long.
+    export SPECDRAFT_FEW=${SPECDRAFT_FEW-1} SPECDRAFT_LIVES=${SPECDRAFT_LIVES:-200}
     # The kernels' parameters are counted by asking until the driver says no: not an error.
     under=("$sanitizer" --tool "$sanitize" --error-exitcode 86)
     [[ $sanitize == memcheck ]] && under+=(--report-api-errors no)

@@ -166,6 +166,11 @@ pub(crate) const SIZES: [[usize; 5]; 5] = [
     [64, 16, 64, 48, 32],
 ];
 
+/// [`SIZES`], or the one of them that is most like the others.
+pub(crate) fn all_sizes() -> impl Iterator<Item = [usize; 5]> {
+    crate::all_or_few(&SIZES, &SIZES[1..2]).iter().copied()
+}
+
 /// A configuration of these sizes: V, D, R, H, B.
 pub(crate) fn config(
     [vocab_size, hidden_size, rank, mlp_hidden, block_size]: [usize; 5],

@@ -202,6 +202,25 @@ impl Bench {
     /// The latents of one pass over the step's blocks: by the cluster kernels, or by the general ones.
     pub(crate) fn latents(&self, on_gpu: &OnGpu, hopper: bool) -> Vec<bf16> {
         self.enqueue_latents(on_gpu, hopper);
+        self.read_latents(on_gpu)
+    }
+
+    /// The cluster kernels' latents after a pass that left this flag, where they are all NaN before.
+    pub(crate) fn latents_after(&self, on_gpu: &mut OnGpu, flag: u32) -> Vec<bf16> {
+        let stream = self.stream.borrow();
+        let poison = vec![!0; on_gpu.latents.len()];
+        on_gpu.latents.write(stream, 0, &poison).unwrap();
+        on_gpu.flags.write(stream, 0, &[flag]).unwrap();
+        let (mut mix, mut down) = self.latent_args(on_gpu);
+        mix.flag = pointer(on_gpu.flags.ptr());
+        down.flag = mix.flag;
+        // SAFETY: the step's arrays, of the lengths that the kernels ask for; one stream.
+        let taken = unsafe { self.hopper.latents(stream, true, &mix, &down) };
+        assert!(taken.unwrap(), "{} requests", on_gpu.requests);
+        self.read_latents(on_gpu)
+    }
+
+    fn read_latents(&self, on_gpu: &OnGpu) -> Vec<bf16> {
         let words = on_gpu.latents.to_vec(self.stream.borrow()).unwrap();
         words
             .iter()

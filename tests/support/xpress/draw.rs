@@ -36,6 +36,7 @@ impl Target {
             batches.push(match u.int_in_range(0..=15)? {
                 0 if most > 2 => u.int_in_range(0..=if large { 40 } else { 12 })?,
                 1 => 0,
+                2 if large => u.int_in_range(8..=40)?,
                 _ => u.int_in_range(1..=most)?,
             });
         }

@@ -10,7 +10,9 @@ use specdraft::xpress::{
 
 use super::rounding::rounding;
 use super::stages::{self, Numbers};
-use super::{Check, ExactCase, Factory, Reference, SIZES, config, inputs, limits, spread};
+use super::{
+    Check, ExactCase, Factory, Reference, SIZES, all_sizes, config, inputs, limits, spread,
+};
 
 /// The properties, by name.
 pub const PROPERTIES: &[(&str, Check)] = &[
@@ -64,7 +66,7 @@ impl Setup {
 }
 
 fn exact(factory: &mut Factory<'_>) -> Result<()> {
-    for (i, sizes) in SIZES.into_iter().enumerate() {
+    for (i, sizes) in all_sizes().enumerate() {
         for (n, passes, topc) in [(1, 6, 0), (3, 3, 0), (3, 3, 7), (1, 2, sizes[0] + 5)] {
             let seed = 100 * i as u64 + n as u64;
             ExactCase::new(sizes, n, passes, topc, seed).check(factory)?;
@@ -76,7 +78,7 @@ fn exact(factory: &mut Factory<'_>) -> Result<()> {
 /// B - 1 passes or more give the greedy decode, one slot after another: against the reference where all sums are
 /// exact, and against the backend's own stages where they are not.
 fn sequential(factory: &mut Factory<'_>) -> Result<()> {
-    for sizes in SIZES {
+    for sizes in all_sizes() {
         for topc in [0, 20] {
             let mut exact = Setup::new(factory, sizes, 2, Generate::Exact)?;
             let slots = exact.slots();
@@ -233,7 +235,7 @@ fn alone(factory: &mut Factory<'_>) -> Result<()> {
 
 /// With the vocabulary as candidates, ids ascending, ties too are decided alike.
 fn all_candidates(factory: &mut Factory<'_>) -> Result<()> {
-    for sizes in SIZES {
+    for sizes in all_sizes() {
         for how in [Generate::Exact, Generate::Normal] {
             let mut setup = Setup::new(factory, sizes, 3, how)?;
             let full = setup.refine(4, 0)?;
@@ -251,7 +253,7 @@ fn all_candidates(factory: &mut Factory<'_>) -> Result<()> {
 
 /// No pass is the drafter's own choice, and the start may be given.
 fn passes(factory: &mut Factory<'_>) -> Result<()> {
-    for sizes in SIZES {
+    for sizes in all_sizes() {
         let mut setup = Setup::new(factory, sizes, 3, Generate::Normal)?;
         let slots = setup.slots();
         let start = setup.refine(0, 0)?;
@@ -308,7 +310,7 @@ fn passes(factory: &mut Factory<'_>) -> Result<()> {
 
 /// Gaps between rows are not read, and logits may come without slot 0.
 fn strides(factory: &mut Factory<'_>) -> Result<()> {
-    for sizes in SIZES {
+    for sizes in all_sizes() {
         let n = 3;
         let mut setup = Setup::new(factory, sizes, n, Generate::Normal)?;
         let (b, v, d) = (

@@ -6,11 +6,11 @@ use anyhow::{Result, ensure};
 use specdraft::xpress::{BlockView, Generate, Mlp, XpressHead, bf16};
 
 use super::reference::top;
-use super::{Factory, SIZES, config, inputs, limits};
+use super::{Factory, all_sizes, config, inputs, limits};
 
 /// Hidden cache, start, latents and readout, one call each, are what a refinement does.
 pub(super) fn compose(factory: &mut Factory<'_>) -> Result<()> {
-    for sizes in SIZES {
+    for sizes in all_sizes() {
         let config = config(sizes);
         let head = Arc::new(XpressHead::generate(&config, Generate::Normal, 31)?);
         let step = config.generate_step(3, Generate::Normal, 32)?;
