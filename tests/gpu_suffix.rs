@@ -8,6 +8,7 @@
 mod checks;
 mod cuda_engine;
 
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 use checks::Size;
@@ -16,6 +17,7 @@ use specdraft::cpu::CpuSuffix;
 use specdraft::driver::{Context, DeviceBuffer, Driver, Module, OwnedStream, Stream};
 use specdraft::suffix::cuda::{CudaSuffix, OwnedCudaSuffix, SuffixKernels};
 use specdraft::suffix::{SuffixBackend, SuffixConfig, SuffixDrafter};
+use specdraft_kernels::suffix::propose::{self, Grid};
 use test_support::suffix::{
     Factory, Target, Twice, check_bad_input, check_golden, check_histories, run_targets,
 };
@@ -117,6 +119,82 @@ fn grids_change_no_answer() {
     let context = context();
     checks::grids_change_no_answer(&context, &SHORT, size(24, 16, 5));
     checks::grids_change_no_answer(&context, &LONG, size(24, 4, 3));
+}
+
+/// The words through which a request's blocks tell each other what they found are zero again after every launch, on every grid: by
+/// the kernels alone, without the drafter around them.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_scratch_is_zero_after_each_proposal() {
+    let context = context();
+    let kernels = kernels(&context);
+    let stream = Stream::PER_THREAD;
+    for config in [SHORT, LONG] {
+        let config = SuffixConfig {
+            corpus_tokens: 0,
+            adaptive: false,
+            ..config
+        };
+        let (slots, k) = (config.max_num_reqs as u32, config.num_draft_tokens as u32);
+        let mut engine = Engine::new(&context, &config, config.max_model_len, 1).unwrap();
+        for number in 0..12 {
+            let grid = Grid {
+                log2_blocks: number % 6,
+                log2_min_units: number % 3,
+            };
+            let step = Step::drawn(&config, 4000 + number, slots as usize, 0);
+            engine.set(stream, &step).unwrap();
+            let words = grid.scratch_words(slots, k) as usize;
+            let scratch: DeviceBuffer<u64> =
+                DeviceBuffer::zeroed(&context, stream, words, "scratch").unwrap();
+            let (history, batch) = (engine.history(), engine.batch(slots as usize));
+            let out = engine.out();
+            let args = propose::Args {
+                token_ids: pointer(history.token_ids.ptr()),
+                idx_mapping: pointer(batch.idx_mapping.ptr()),
+                total_len: pointer(history.total_len.ptr()),
+                num_sampled: pointer(batch.num_sampled.ptr()),
+                last_sampled: pointer(engine.last_sampled().ptr()),
+                corpus: null(),
+                table: null(),
+                stats: null(),
+                drafts: pointer_mut(out.drafts.ptr()),
+                num_valid: pointer_mut(out.num_valid.ptr()),
+                confidence: null_mut(),
+                last_bucket: null_mut(),
+                last_valid: null_mut(),
+                scratch: pointer_mut(scratch.ptr()),
+                history_index: null_mut(),
+                indexed_len: null_mut(),
+                row_stride: history.token_ids.stride() as u64,
+                max_num_reqs: slots,
+                max_model_len: config.max_model_len as u32,
+                corpus_len: 0,
+                num_buckets: config.num_buckets() as u32,
+                num_draft_tokens: k,
+                max_depth: config.max_depth as u32,
+                log2_blocks: grid.log2_blocks,
+                log2_min_units: grid.log2_min_units,
+            };
+            let want = step.run(&mut CpuSuffix::new(config.clone()).unwrap());
+            for dependent in [true, false] {
+                // SAFETY: the engine's arrays and the scratch, of the lengths that the arguments say; one stream.
+                unsafe { kernels.propose(stream, dependent, grid, slots, &args) }.unwrap();
+                let left = scratch.to_vec(stream).unwrap();
+                assert!(left.iter().all(|&word| word == 0), "{grid:?}: {left:?}");
+                let got = engine.read(stream, slots as usize).unwrap();
+                assert_eq!(&got, want.as_ref().unwrap(), "{grid:?}");
+            }
+        }
+    }
+}
+
+fn pointer<T>(address: u64) -> *const T {
+    std::ptr::with_exposed_provenance(address as usize)
+}
+
+fn pointer_mut<T>(address: u64) -> *mut T {
+    std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
 /// The engine's context, stream and memory are as usable after the drafter as before it.
