@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::harness::profile::without_and_with;
 use super::harness::time_graph;
 use super::inputs::Kind;
 use super::subject::{CORPUS, DEPTH, K, Subject};
@@ -20,7 +21,7 @@ impl Bench<'_> {
         let mut subject = Subject::indexed(self.kernels, self.stream, requests, len, kind, copies)?;
         subject.fill_corpus()?;
         for copies in [1, copies] {
-            for dependent in [false, true] {
+            for &dependent in without_and_with() {
                 subject.drafter.set_dependent_launch(dependent);
                 let before = subject.check_propose()?;
                 let timing = time_graph(

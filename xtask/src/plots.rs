@@ -58,7 +58,7 @@ struct Set {
 const SUFFIX: &str = "planted dependent";
 const XPRESS: &str = "hopper dependent";
 
-const PLOTS: [Plot; 6] = [
+const PLOTS: [Plot; 7] = [
     Plot {
         file: "propose-length.svg",
         title: "Propose, by length of the histories",
@@ -66,6 +66,17 @@ const PLOTS: [Plot; 6] = [
         sets: &[Set {
             case: "propose",
             variant: SUFFIX,
+            with: &[],
+            by: Some("n"),
+        }],
+    },
+    Plot {
+        file: "propose-index-length.svg",
+        title: "Propose with a history index, by length of the histories",
+        over: ("L", "tokens of each history"),
+        sets: &[Set {
+            case: "propose",
+            variant: "planted indexed dependent",
             with: &[],
             by: Some("n"),
         }],
