@@ -12,6 +12,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
@@ -83,7 +84,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for part in Part::ALL {
         let unasked = arguments.only.is_empty() && part != Part::Profile;
         if unasked || arguments.only.contains(&part) {
+            let start = Instant::now();
             run.part(part)?;
+            println!("# {}: {:.0} s", part.name(), start.elapsed().as_secs_f64());
         }
     }
     let Some(record) = run.record()? else {
