@@ -113,7 +113,11 @@ fn calls_only_enqueue() {
         "xpress_project_32",
         "xpress_combine_32",
     ];
-    let pass = ["xpress_mix", "xpress_gate_up_32", "xpress_down_32"];
+    let pass = [
+        "xpress_mix",
+        "xpress_gate_up_resident_32",
+        "xpress_down_resident_32x32",
+    ];
     for (topc, begin, end) in [
         (0, &start[..], "xpress_readout_16"),
         (20, &select[..], "xpress_score"),

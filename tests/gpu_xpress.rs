@@ -322,6 +322,49 @@ fn stages_on_borrowed_arrays_equal_the_owning_backend() {
     xpress_engine::stages_equal_the_owning_backend(&kernels(), &config);
 }
 
+/// Tiles of every size, full and not: the CPU's latents, with and without the MLP, also where tokens are none.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn latents_of_many_requests_equal_the_cpu() {
+    for [rank, units, slots] in [
+        [256, 512, 16],
+        [240, 496, 16],
+        [16, 16, 16],
+        [512, 2048, 16],
+        [80, 208, 7],
+    ] {
+        let config = XpressConfig {
+            vocab_size: 1000,
+            hidden_size: 8,
+            rank,
+            mlp_hidden: units,
+            block_size: slots,
+            num_passes: 1,
+            topc: 0,
+        };
+        let head = Arc::new(XpressHead::generate(&config, Generate::Exact, 5).unwrap());
+        let limits = XpressLimits::new(300, &config);
+        let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
+        let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
+        gpu.inner_mut().set_hopper(false).unwrap();
+        for n in [1, 2, 3, 31, 33, 65, 130, 299] {
+            let step = config.generate_step(n, Generate::Exact, n as u64).unwrap();
+            let xh = cpu.hidden_cache(step.hidden().unwrap()).unwrap();
+            let token = |i: usize| match i % 9 {
+                0 => [-1, 1000, i64::MAX, i64::MIN, 1 << 32][i % 5],
+                _ => (i * 7919 % 1000) as i64,
+            };
+            let blocks: Vec<i64> = (0..n * slots).map(token).collect();
+            let previous: Vec<i64> = (0..n).map(|i| token(i * 31)).collect();
+            for mlp in [Mlp::Run, Mlp::Skip] {
+                let expected = cpu.latent_pass(&blocks, &previous, &xh, mlp).unwrap();
+                let got = gpu.latent_pass(&blocks, &previous, &xh, mlp).unwrap();
+                assert!(got == expected, "{n} requests of {config:?}, {mlp:?}");
+            }
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn kernels_use_no_local_memory() {

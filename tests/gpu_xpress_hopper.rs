@@ -12,9 +12,9 @@ use specdraft::xpress::Generate;
 use test_support::all_or_few;
 use xpress_clusters::{Bench, RANK, Step, reference_latents};
 
-const REQUESTS: [usize; 13] = [1, 2, 3, 4, 7, 8, 15, 16, 30, 32, 33, 64, 128];
+const REQUESTS: [usize; 14] = [1, 2, 3, 4, 7, 8, 15, 16, 30, 32, 33, 40, 64, 128];
 /// Enough for each kernel to be the best one for some.
-const FEW_REQUESTS: [usize; 4] = [1, 9, 16, 33];
+const FEW_REQUESTS: [usize; 4] = [1, 9, 16, 40];
 const DRAFTS: usize = 15;
 
 /// Sums that are exact in any order: all three answers are the same bits.
@@ -49,7 +49,7 @@ fn exact_latents_are_equal() {
 #[ignore = "needs an NVIDIA GPU"]
 fn nan_reaches_no_other_latent() {
     let mut bench = Bench::new(500, Generate::Exact, 2);
-    for &requests in all_or_few(&[1, 2, 5, 9, 20, 32], &[2, 20]) {
+    for &requests in all_or_few(&[1, 2, 5, 9, 20, 40], &[2, 20]) {
         let mut step = bench.step(requests, 512, 0, 7);
         let clean = reference_latents(&mut bench.cpu, &step);
         let (request, slot) = (requests / 2, 5);

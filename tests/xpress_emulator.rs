@@ -73,19 +73,20 @@ fn large_sizes_equal_the_reference() {
 #[test]
 fn every_kernel_is_used_and_equal() {
     let mut used = std::collections::BTreeSet::new();
-    for (readout_rows, multiprocessors, topc) in [
-        (16, 1, 0),
-        (32, 64, 0),
-        (64, 1, 0),
-        (128, 64, 0),
-        (128, 64, 20),
+    for (readout_rows, multiprocessors, shared_bytes, slots, topc) in [
+        (16, 1, 0, 14, 0),
+        (32, 64, 0, 14, 0),
+        (64, 1, 227 << 10, 16, 0),
+        (128, 64, 227 << 10, 16, 0),
+        (128, 4, 227 << 10, 16, 20),
     ] {
         let options = EmulatorXpressOptions {
             readout_rows,
             multiprocessors,
+            shared_bytes,
             ..Default::default()
         };
-        let case = ExactCase::new([150, 24, 32, 48, 14], 10, 1, topc, 3);
+        let case = ExactCase::new([150, 24, 32, 48, slots], 10, 1, topc, 3);
         check(&case, options).unwrap_or_else(|error| panic!("{options:?}: {error:#}"));
         used.extend(launches(&case, options).into_iter().map(|(name, _)| name));
     }
@@ -95,7 +96,7 @@ fn every_kernel_is_used_and_equal() {
 }
 
 /// The kernels that run in the emulator and on every GPU; the argmaxes on given buffers are stages of their own.
-const REFINEMENT_KERNELS: [&str; 18] = [
+const REFINEMENT_KERNELS: [&str; 27] = [
     "xpress_mean",
     "xpress_project_32",
     "xpress_project_64",
@@ -107,6 +108,15 @@ const REFINEMENT_KERNELS: [&str; 18] = [
     "xpress_gate_up_64",
     "xpress_down_32",
     "xpress_down_64",
+    "xpress_mix_resident_32x32",
+    "xpress_mix_resident_64x32",
+    "xpress_mix_resident_64x64",
+    "xpress_gate_up_resident_32",
+    "xpress_gate_up_resident_64",
+    "xpress_gate_up_resident_128",
+    "xpress_down_resident_32x32",
+    "xpress_down_resident_64x32",
+    "xpress_down_resident_64x64",
     "xpress_readout_16",
     "xpress_readout_32",
     "xpress_readout_64",
@@ -245,16 +255,26 @@ fn any_options() -> impl Strategy<Value = EmulatorXpressOptions> {
         any::<u64>(),
         prop::sample::select(schedules),
         prop::sample::select(vec![1u32, 2, 5, 40]),
+        prop::sample::select(vec![0u32, 48 << 10, 99 << 10, 227 << 10]),
         any::<bool>(),
         prop::sample::select(vec![16u32, 32, 64, 128]),
         0usize..10,
     )
         .prop_map(
-            |(seed, schedule, multiprocessors, stop_early, readout_rows, logits_offset)| {
+            |(
+                seed,
+                schedule,
+                multiprocessors,
+                shared_bytes,
+                stop_early,
+                readout_rows,
+                logits_offset,
+            )| {
                 EmulatorXpressOptions {
                     seed,
                     schedule,
                     multiprocessors,
+                    shared_bytes,
                     stop_early,
                     readout_rows,
                     logits_offset,

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use cuda_std::Kernel;
 use cust::sys::CUfunction;
@@ -35,6 +35,8 @@ pub struct PreparedKernel<const N: usize> {
     may_depend: bool,
     /// Dynamic shared memory that launches are allowed, if more than by themselves.
     shared_bytes: AtomicU32,
+    /// Whether to ask for all shared memory of a multiprocessor.
+    keeps_company: AtomicBool,
     code: OnceLock<Code>,
 }
 
@@ -81,6 +83,7 @@ impl<const N: usize> PreparedKernel<N> {
             kernel: *kernel,
             may_depend: module.has_dependent_launch() && driver.api().cuLaunchKernelEx.is_some(),
             shared_bytes: AtomicU32::new(0),
+            keeps_company: AtomicBool::new(false),
             code: OnceLock::new(),
         })
     }
@@ -130,6 +133,10 @@ impl<const N: usize> PreparedKernel<N> {
         if shared_bytes > 0 {
             allow_shared_bytes(driver, raw, kernel.name, shared_bytes)?;
         }
+        if self.keeps_company.load(Relaxed) {
+            let what = || format!("asking for all shared memory for {}", kernel.name);
+            set_attribute(driver, raw, FUNC_SHARED_CARVEOUT, 100, what)?;
+        }
         Ok(Code { raw, max_threads })
     }
 
@@ -145,6 +152,15 @@ impl<const N: usize> PreparedKernel<N> {
         let context = self.module.context();
         let _current = context.enter()?;
         allow_shared_bytes(context.driver(), code.raw, self.kernel.name, bytes)
+    }
+
+    /// Asks for as much shared memory a multiprocessor as there is, also for launches that need little: to be called before the kernel is
+    /// compiled.
+    ///
+    /// How much of its cache a multiprocessor uses as shared memory is the driver's choice for each kernel, and changes only when no block
+    /// runs there. Launches that are to run beside each other have to agree on it.
+    pub fn share_multiprocessors(&self) {
+        self.keeps_company.store(true, Relaxed);
     }
 
     /// How many of its blocks run on one multiprocessor at a time.
@@ -426,12 +442,21 @@ fn allow_shared_bytes(
     bytes: u32,
 ) -> Result<(), DriverError> {
     let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
-    // SAFETY: a live function of the current context.
-    let code =
-        unsafe { (driver.api().cuFuncSetAttribute)(function, FUNC_MAX_DYNAMIC_SHARED, value) };
-    driver.check("cuFuncSetAttribute", code, || {
+    set_attribute(driver, function, FUNC_MAX_DYNAMIC_SHARED, value, || {
         format!("allowing {name} {bytes} bytes of shared memory")
     })
+}
+
+fn set_attribute(
+    driver: &Driver,
+    function: CUfunction,
+    which: c_int,
+    value: c_int,
+    what: impl FnOnce() -> String,
+) -> Result<(), DriverError> {
+    // SAFETY: a live function of the current context.
+    let code = unsafe { (driver.api().cuFuncSetAttribute)(function, which, value) };
+    driver.check("cuFuncSetAttribute", code, what)
 }
 
 fn attribute(
@@ -455,6 +480,7 @@ const FUNC_SHARED: c_int = 1;
 const FUNC_LOCAL: c_int = 3;
 const FUNC_REGISTERS: c_int = 4;
 const FUNC_MAX_DYNAMIC_SHARED: c_int = 8;
+const FUNC_SHARED_CARVEOUT: c_int = 9;
 // CUlaunchAttributeID
 const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
 const ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;

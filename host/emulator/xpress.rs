@@ -29,6 +29,8 @@ pub struct EmulatorXpressOptions {
     pub schedule: Schedule,
     /// The multiprocessors of the GPU that grids are made for: more of them, more blocks share a piece of work.
     pub multiprocessors: u32,
+    /// Shared memory that a block may have: matrix kernels whose operands do not fit it pass them through in pieces.
+    pub shared_bytes: u32,
     /// Whether passes stop once one changes nothing.
     pub stop_early: bool,
     /// Most rows of a block of the readout: 16, 32, 64 or 128.
@@ -44,6 +46,7 @@ impl Default for EmulatorXpressOptions {
             seed: 0,
             schedule: Schedule::Sequential,
             multiprocessors: 4,
+            shared_bytes: 227 << 10,
             stop_early: true,
             readout_rows: 128,
             logits_offset: 0,
@@ -103,6 +106,7 @@ impl EmulatorXpress {
 
         let gpu = Gpu {
             multiprocessors: options.multiprocessors.max(1),
+            shared_bytes: options.shared_bytes,
             readout_blocks: ROW_BLOCKS.map(|rows| u32::from(rows <= options.readout_rows.max(16))),
         };
         let bytes = Scratch::bytes(&config, &limits, gpu.multiprocessors);
@@ -455,6 +459,30 @@ fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
             pick(*tile, [latent::XPRESS_DOWN_32, latent::XPRESS_DOWN_64]),
             args.words().into(),
         ),
+        Call::ResidentMix(size, args) => {
+            let kernels = [
+                latent::XPRESS_MIX_RESIDENT_32X32,
+                latent::XPRESS_MIX_RESIDENT_64X32,
+                latent::XPRESS_MIX_RESIDENT_64X64,
+            ];
+            (kernels[size.index()], args.words().into())
+        }
+        Call::ResidentGateUp(size, args) => {
+            let kernels = [
+                latent::XPRESS_GATE_UP_RESIDENT_32,
+                latent::XPRESS_GATE_UP_RESIDENT_64,
+                latent::XPRESS_GATE_UP_RESIDENT_128,
+            ];
+            (kernels[size.index()], args.words().into())
+        }
+        Call::ResidentDown(size, args) => {
+            let kernels = [
+                latent::XPRESS_DOWN_RESIDENT_32X32,
+                latent::XPRESS_DOWN_RESIDENT_64X32,
+                latent::XPRESS_DOWN_RESIDENT_64X64,
+            ];
+            (kernels[size.index()], args.words().into())
+        }
         Call::Readout(i, args) => {
             let kernels = [
                 readout::XPRESS_READOUT_16,

@@ -112,7 +112,7 @@ impl CudaXpress {
         limits.validate()?;
         let config = head.config().clone();
         let context = kernels.module().context();
-        let gpu = kernels.gpu(config.rank as u32)?;
+        let gpu = kernels.gpu(&config)?;
         let memory = Memory::new(context, head, &limits)?;
         let plan = Plan::new(&config, gpu, memory.weights(), memory.scratch());
         let clusters = HopperLatents::new(kernels.module(), Stream::PER_THREAD, head)?;
@@ -207,7 +207,7 @@ impl CudaXpress {
         self.readout
     }
 
-    /// Which kernel made latents last: `xpress_mix`, the first of the three for every GPU, or one of
+    /// Which kernel made latents last: `xpress_mix` or one of `xpress_mix_resident_*`, the first of the three for every GPU, or one of
     /// [`HopperLatents`]'s, which makes them alone or runs all passes over candidates; `None` before the first time.
     pub fn last_latents(&self) -> Option<&'static str> {
         self.latents

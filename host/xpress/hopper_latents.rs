@@ -30,6 +30,7 @@ pub struct HopperLatents {
     matrices: DeviceBuffer<u32>,
     mixer_rows: DeviceBuffer<u32>,
     mixer_columns: DeviceBuffer<u32>,
+    multiprocessors: u32,
 }
 
 /// A kernel, and what its clusters take.
@@ -88,6 +89,7 @@ impl HopperLatents {
             matrices: upload(&packed.matrices, "packed weights")?,
             mixer_rows: upload(&packed.mixer_rows, "packed mixer")?,
             mixer_columns: upload(&packed.mixer_columns, "packed mixer")?,
+            multiprocessors: context.device().multiprocessors(),
         };
         // A partition of a GPU may be too small for a cluster.
         let resident = all.latents.iter().map(|kernel| kernel.resident);
@@ -229,7 +231,8 @@ impl HopperLatents {
     fn takes_latents(&self, mix: &MixArgs, down: &DownArgs) -> bool {
         let sizes = [mix.rank, down.units, mix.slots] == [RANK, UNITS, SLOTS];
         sizes
-            && (1..=self.most_latents()).contains(&mix.requests)
+            && mix.requests > 0
+            && self.is_faster(mix.requests)
             && down.latents.addr().is_multiple_of(4)
             && mix.w1.addr().is_multiple_of(16)
     }
@@ -248,15 +251,22 @@ impl HopperLatents {
             && (1..=MAX_CANDIDATES).contains(&score.count)
     }
 
-    /// Most requests whose latents it makes: beyond, the general kernels are as fast.
-    fn most_latents(&self) -> u32 {
-        MOST_LATENT_ROUNDS * 3 * self.latents[2].resident
+    /// Whether the general kernels take longer.
+    fn is_faster(&self, requests: u32) -> bool {
+        let residents = residents(&self.latents);
+        self.is_few(requests)
+            || cost(requests, residents, LATENT_COSTS)
+                < general_cost(requests, self.multiprocessors)
     }
 
-    /// The kernel for whole requests, `None` for [`XPRESS_LATENT_ROWS`], where there are clusters enough for two a request.
+    /// Whether there are clusters enough for two a request.
+    fn is_few(&self, requests: u32) -> bool {
+        2 * u64::from(requests) <= self.rows.resident.into()
+    }
+
+    /// The kernel for whole requests, `None` for [`XPRESS_LATENT_ROWS`], which takes few.
     fn pick_latents(&self, requests: u32) -> Option<Pick> {
-        let few = 2 * requests <= self.rows.resident;
-        (!few).then(|| pick(requests, residents(&self.latents), LATENT_COSTS))
+        (!self.is_few(requests)).then(|| pick(requests, residents(&self.latents), LATENT_COSTS))
     }
 
     /// Slots of a cluster, and clusters, of [`XPRESS_LATENT_ROWS`]. For one request, many clusters of two slots: fewer rows travel. No more
@@ -323,22 +333,57 @@ fn residents<const N: usize>(kernels: &[Clustered<N>; 3]) -> [u32; 3] {
 const LATENT_COSTS: [u32; 3] = [55, 75, 97];
 const REFINE_COSTS: [u32; 3] = [49, 75, 106];
 
-/// Rounds of latents; more are left to the general kernels. On an H200, 64 requests take 15.8 us in two rounds and 16.1 by the general
-/// kernels, 128 take 23.9 in three and 22.2.
-const MOST_LATENT_ROUNDS: u32 = 2;
+/// What the general kernels take for latents, in the same unit, as far as it matters: they are slower once a multiprocessor has more than one
+/// tile of two requests by 32 channels. On an H200 30 requests take 7.3 us in clusters and 8.4 in tiles, 32 take 9.1 and 8.5, 48 take
+/// 12.0 and 11.4.
+fn general_cost(requests: u32, multiprocessors: u32) -> u32 {
+    let tiles = u64::from(requests.div_ceil(2)) * u64::from(RANK / 32);
+    if tiles <= multiprocessors.into() {
+        85
+    } else {
+        115
+    }
+}
 
 /// The kernel whose rounds take the least time in all, and its clusters: as many as run at the same time, if there is work for all.
 /// `resident` says how many of each kernel that is.
 fn pick(requests: u32, resident: [u32; 3], costs: [u32; 3]) -> Pick {
-    let clusters = |i: usize| requests.div_ceil(i as u32 + 1);
-    let rounds = |i: usize| clusters(i).div_ceil(resident[i].max(1));
-    let i = (0..3).min_by_key(|&i| rounds(i) * costs[i]).unwrap_or(0);
-    (i, clusters(i).min(resident[i].max(1)))
+    let of = |i: usize| cost_of(requests, i, resident, costs);
+    let i = (0..3).min_by_key(|&i| of(i)).unwrap_or(0);
+    (i, clusters(requests, i).min(resident[i].max(1)))
+}
+
+/// What that takes.
+fn cost(requests: u32, resident: [u32; 3], costs: [u32; 3]) -> u32 {
+    let of = |i: usize| cost_of(requests, i, resident, costs);
+    of(0).min(of(1)).min(of(2))
+}
+
+fn cost_of(requests: u32, i: usize, resident: [u32; 3], costs: [u32; 3]) -> u32 {
+    clusters(requests, i).div_ceil(resident[i].max(1)) * costs[i]
+}
+
+/// Clusters with `i + 1` requests each.
+fn clusters(requests: u32, i: usize) -> u32 {
+    requests.div_ceil(i as u32 + 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Tiles where they are faster: past two requests a cluster, but for what three a cluster take in a round and tiles in two.
+    #[test]
+    fn latents_are_made_in_clusters_or_tiles() {
+        let in_clusters =
+            |requests| cost(requests, [15; 3], LATENT_COSTS) < general_cost(requests, 132);
+        for requests in [8, 15, 16, 30, 33, 45] {
+            assert!(in_clusters(requests), "{requests} requests");
+        }
+        for requests in [31, 32, 46, 60, 64, 90, 128, 65_536] {
+            assert!(!in_clusters(requests), "{requests} requests");
+        }
+    }
 
     #[test]
     fn rounds_are_few_and_full() {

@@ -15,7 +15,7 @@ use specdraft_kernels::xpress::ROW_BLOCKS;
 use super::{BlockLayout, Mlp, XpressConfig};
 use crate::error::{Error, Result};
 
-pub(crate) use call::{Call, Enqueue, Launch, Tile};
+pub(crate) use call::{Call, Enqueue, Launch, Size, Tile};
 pub(crate) use logits::Out;
 pub(crate) use scratch::Scratch;
 
@@ -23,6 +23,8 @@ pub(crate) use scratch::Scratch;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gpu {
     pub(crate) multiprocessors: u32,
+    /// Most shared memory of a block.
+    pub(crate) shared_bytes: u32,
     /// Blocks of each readout kernel that a multiprocessor runs at a time; 0 for one that takes too much shared memory. The first is
     /// not 0.
     pub(crate) readout_blocks: [u32; ROW_BLOCKS.len()],

@@ -17,6 +17,7 @@
 //! 5. A token that is none of the vocabulary is a row of zeros, which cp.async writes without reading anything.
 
 use super::goes_on;
+use super::latent_resident as resident;
 use super::tile::{
     CHUNK, Operand, Sums, THREADS, for_pairs, own_row, place, product, ring_bytes, side,
 };
@@ -84,6 +85,29 @@ kernels! {
     ///   [`mix_bytes`].
     /// - All pointers are valid for the lengths that [`MixArgs`] gives, and nothing else writes there during the launch.
     kernel xpress_mix(threads = THREADS) = mix;
+
+    /// [`xpress_mix`] for 16 slots, two requests and 32 channels a block: `latent_resident.rs`.
+    ///
+    /// # Safety
+    ///
+    /// - The grid is the tiles of the requests by those of the channels; the shared memory is [`resident::split_bytes`] of the sizes and the
+    ///   rank.
+    /// - As for [`xpress_mix`]; `u` is 16-byte aligned and `mixed` 8-byte aligned.
+    kernel xpress_mix_resident_32x32(threads = resident::THREADS, min_blocks = 2) = resident::mix::<1, 2>;
+
+    /// [`xpress_mix_resident_32x32`] for four requests.
+    ///
+    /// # Safety
+    ///
+    /// - As there.
+    kernel xpress_mix_resident_64x32(threads = resident::THREADS, min_blocks = 2) = resident::mix::<2, 2>;
+
+    /// [`xpress_mix_resident_32x32`] for four requests and 64 channels.
+    ///
+    /// # Safety
+    ///
+    /// - As there.
+    kernel xpress_mix_resident_64x64(threads = resident::THREADS, min_blocks = 2) = resident::mix::<2, 4>;
 }
 
 kernels! {
@@ -119,6 +143,27 @@ kernels! {
     ///
     /// - As for tiles of 32.
     kernel xpress_gate_up_64(threads = THREADS) = swiglu_tile::<2, 4>;
+
+    /// [`xpress_gate_up_32`] in tiles of 32 rows by 64 units, all operands in shared memory: `latent_resident.rs`.
+    ///
+    /// # Safety
+    ///
+    /// - The shared memory is [`resident::gate_up_bytes`] of the rank; the rest as for [`xpress_gate_up_32`].
+    kernel xpress_gate_up_resident_32(threads = resident::THREADS, min_blocks = 2) = resident::gate_up::<1>;
+
+    /// [`xpress_gate_up_resident_32`] for 64 rows.
+    ///
+    /// # Safety
+    ///
+    /// - As there.
+    kernel xpress_gate_up_resident_64(threads = resident::THREADS, min_blocks = 2) = resident::gate_up::<2>;
+
+    /// [`xpress_gate_up_resident_32`] for 128 rows.
+    ///
+    /// # Safety
+    ///
+    /// - As there.
+    kernel xpress_gate_up_resident_128(threads = resident::THREADS, min_blocks = 1) = resident::gate_up::<4>;
 }
 
 kernels! {
@@ -156,6 +201,27 @@ kernels! {
     ///
     /// - As for tiles of 32.
     kernel xpress_down_64(threads = THREADS) = down_tile::<2, 4>;
+
+    /// [`xpress_down_32`] in tiles of 32 rows by 32 channels, all operands in shared memory: `latent_resident.rs`.
+    ///
+    /// # Safety
+    ///
+    /// - The shared memory is [`resident::split_bytes`] of the sizes and the units; the rest as for [`xpress_down_32`]; `u` is 8-byte aligned.
+    kernel xpress_down_resident_32x32(threads = resident::THREADS, min_blocks = 2) = resident::down::<1, 2>;
+
+    /// [`xpress_down_resident_32x32`] for 64 rows.
+    ///
+    /// # Safety
+    ///
+    /// - As there.
+    kernel xpress_down_resident_64x32(threads = resident::THREADS, min_blocks = 2) = resident::down::<2, 2>;
+
+    /// [`xpress_down_resident_32x32`] for 64 rows by 64 channels.
+    ///
+    /// # Safety
+    ///
+    /// - As there.
+    kernel xpress_down_resident_64x64(threads = resident::THREADS, min_blocks = 1) = resident::down::<2, 4>;
 }
 
 /// # Safety

@@ -5,6 +5,7 @@
 //!               start                           base logits or seeds -> blocks [N, B]              argmax.rs
 //!               maxima, select                  base logits -> candidates, their logits, blocks    maxima.rs, topc.rs
 //! each pass     mix, gate_up_T, down_T          blocks, xh -> latents [N, B-1, R]                  latent.rs
+//!           or  mix, gate_up, down _resident_S    the same, for many requests of 16 slots           latent_resident.rs
 //!               readout_M                       latents, base logits -> blocks                     readout.rs
 //!           or  tensor_maps, readout_sm90_M     the same, on Hopper                                readout_sm90.rs
 //!           or  score                           latents, candidates -> blocks                      score.rs
@@ -32,6 +33,7 @@
 pub mod argmax;
 pub mod hidden;
 pub mod latent;
+pub mod latent_resident;
 pub mod latent_sm90;
 pub mod maxima;
 pub mod readout;

@@ -1,12 +1,12 @@
 //! The innermost ring: the kernels, looked up and checked once, launched without further checks.
 
 use specdraft_kernels::xpress::{
-    ROW_BLOCKS, argmax, hidden, latent, maxima, readout, score, tile, topc,
+    ROW_BLOCKS, argmax, hidden, latent, latent_resident, maxima, readout, score, tile, topc,
 };
 
 use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream};
 use crate::xpress::XpressConfig;
-use crate::xpress::plan::{Call, Gpu, Launch};
+use crate::xpress::plan::{Call, Gpu, Launch, Size};
 
 /// The XPress refiner's kernels, loaded in a context.
 #[derive(Debug)]
@@ -18,6 +18,9 @@ pub struct XpressKernels {
     mix: PreparedKernel<{ latent::XPRESS_MIX.params.len() }>,
     gate_up: [PreparedKernel<{ latent::XPRESS_GATE_UP_32.params.len() }>; 2],
     down: [PreparedKernel<{ latent::XPRESS_DOWN_32.params.len() }>; 2],
+    resident_mix: [PreparedKernel<{ latent::XPRESS_MIX.params.len() }>; 3],
+    resident_gate_up: [PreparedKernel<{ latent::XPRESS_GATE_UP_32.params.len() }>; 3],
+    resident_down: [PreparedKernel<{ latent::XPRESS_DOWN_32.params.len() }>; 3],
     readout: [PreparedKernel<{ readout::XPRESS_READOUT_16.params.len() }>; ROW_BLOCKS.len()],
     maxima: PreparedKernel<{ maxima::XPRESS_MAXIMA.params.len() }>,
     select: PreparedKernel<{ topc::XPRESS_SELECT.params.len() }>,
@@ -55,6 +58,21 @@ impl XpressKernels {
                 PreparedKernel::new(module, &latent::XPRESS_DOWN_32)?,
                 PreparedKernel::new(module, &latent::XPRESS_DOWN_64)?,
             ],
+            resident_mix: [
+                PreparedKernel::deferred(module, &latent::XPRESS_MIX_RESIDENT_32X32)?,
+                PreparedKernel::deferred(module, &latent::XPRESS_MIX_RESIDENT_64X32)?,
+                PreparedKernel::deferred(module, &latent::XPRESS_MIX_RESIDENT_64X64)?,
+            ],
+            resident_gate_up: [
+                PreparedKernel::deferred(module, &latent::XPRESS_GATE_UP_RESIDENT_32)?,
+                PreparedKernel::deferred(module, &latent::XPRESS_GATE_UP_RESIDENT_64)?,
+                PreparedKernel::deferred(module, &latent::XPRESS_GATE_UP_RESIDENT_128)?,
+            ],
+            resident_down: [
+                PreparedKernel::deferred(module, &latent::XPRESS_DOWN_RESIDENT_32X32)?,
+                PreparedKernel::deferred(module, &latent::XPRESS_DOWN_RESIDENT_64X32)?,
+                PreparedKernel::deferred(module, &latent::XPRESS_DOWN_RESIDENT_64X64)?,
+            ],
             readout: [
                 PreparedKernel::new(module, &readout::XPRESS_READOUT_16)?,
                 PreparedKernel::new(module, &readout::XPRESS_READOUT_32)?,
@@ -84,6 +102,15 @@ impl XpressKernels {
         kernels
             .select
             .allow_shared_bytes(topc::select_bytes(most_logits))?;
+        for i in 0..3 {
+            kernels.resident_mix[i].allow_shared_bytes(max_shared)?;
+            kernels.resident_gate_up[i].allow_shared_bytes(max_shared)?;
+            kernels.resident_down[i].allow_shared_bytes(max_shared)?;
+            // Each waits beside the one before.
+            kernels.resident_mix[i].share_multiprocessors();
+            kernels.resident_gate_up[i].share_multiprocessors();
+            kernels.resident_down[i].share_multiprocessors();
+        }
         for kernel in &kernels.readout {
             kernel.allow_shared_bytes(max_shared)?;
         }
@@ -119,6 +146,15 @@ impl XpressKernels {
         for kernel in &self.down {
             all.push(of(kernel)?);
         }
+        for kernel in &self.resident_mix {
+            all.push(of(kernel)?);
+        }
+        for kernel in &self.resident_gate_up {
+            all.push(of(kernel)?);
+        }
+        for kernel in &self.resident_down {
+            all.push(of(kernel)?);
+        }
         for kernel in &self.readout {
             all.push(of(kernel)?);
         }
@@ -127,8 +163,23 @@ impl XpressKernels {
         Ok(all)
     }
 
-    /// What grids are made for: this GPU, and a head of this rank.
-    pub(super) fn gpu(&self, rank: u32) -> Result<Gpu, DriverError> {
+    /// What grids are made for: this GPU, and a head of these sizes, for which the kernels that not every head needs are compiled.
+    pub(super) fn gpu(&self, config: &XpressConfig) -> Result<Gpu, DriverError> {
+        let [rank, units] = [config.rank as u32, config.mlp_hidden as u32];
+        for size in Size::ALL {
+            let i = size.index();
+            if size.split_bytes(rank) <= self.max_shared
+                && config.block_size == latent_resident::SLOTS as usize
+            {
+                self.resident_mix[i].compile()?;
+            }
+            if size.gate_up_bytes(rank) <= self.max_shared {
+                self.resident_gate_up[i].compile()?;
+            }
+            if size.split_bytes(units) <= self.max_shared {
+                self.resident_down[i].compile()?;
+            }
+        }
         let mut readout_blocks = [0; ROW_BLOCKS.len()];
         for (i, kernel) in self.readout.iter().enumerate() {
             let bytes = readout::bytes(ROW_BLOCKS[i], rank);
@@ -138,8 +189,18 @@ impl XpressKernels {
         }
         Ok(Gpu {
             multiprocessors: self.module.context().device().multiprocessors(),
+            shared_bytes: self.max_shared,
             readout_blocks,
         })
+    }
+
+    /// The call's kernel, if it is the first of those that make latents.
+    pub(super) fn first_of_latents(&self, call: &Call) -> Option<&'static str> {
+        match call {
+            Call::Mix(_) => Some(self.mix.name()),
+            Call::ResidentMix(size, _) => Some(self.resident_mix[size.index()].name()),
+            _ => None,
+        }
     }
 
     /// Enqueues a launch of the plan.
@@ -176,6 +237,15 @@ impl XpressKernels {
                 }
                 Call::Down(tile, args) => {
                     self.down[tile.index()].launch(stream, shape, args.words())
+                }
+                Call::ResidentMix(size, args) => {
+                    self.resident_mix[size.index()].launch(stream, shape, args.words())
+                }
+                Call::ResidentGateUp(size, args) => {
+                    self.resident_gate_up[size.index()].launch(stream, shape, args.words())
+                }
+                Call::ResidentDown(size, args) => {
+                    self.resident_down[size.index()].launch(stream, shape, args.words())
                 }
                 Call::Readout(i, args) => self.readout[*i].launch(stream, shape, args.words()),
                 Call::Maxima(args) => self.maxima.launch(stream, shape, args.words()),

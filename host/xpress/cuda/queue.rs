@@ -1,6 +1,6 @@
 //! A plan's launches on a stream.
 
-use specdraft_kernels::xpress::latent::{DownArgs, MixArgs, XPRESS_MIX};
+use specdraft_kernels::xpress::latent::{DownArgs, MixArgs};
 use specdraft_kernels::xpress::score::ScoreArgs;
 
 use super::XpressKernels;
@@ -35,9 +35,7 @@ impl Enqueue for Queue<'_> {
         if matches!(launch.call, Call::Readout(..)) {
             self.readout = Some(Readout::General);
         }
-        if matches!(launch.call, Call::Mix(..)) {
-            self.latents = Some(XPRESS_MIX.name);
-        }
+        self.latents = self.kernels.first_of_latents(&launch.call).or(self.latents);
         // SAFETY: the plan gives each kernel the arrays that its contract asks for: those of the call were checked, the head's were
         // made for its configuration, the rest is scratch of `Scratch::bytes`. Keys and counters were zero at first, and are
         // again after every launch.

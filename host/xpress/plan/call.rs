@@ -3,6 +3,7 @@
 use specdraft_kernels::xpress::argmax::{AddArgs, StartArgs, TopcArgs};
 use specdraft_kernels::xpress::hidden::{CombineArgs, MeanArgs, ProjectArgs};
 use specdraft_kernels::xpress::latent::{DownArgs, GateUpArgs, MixArgs};
+use specdraft_kernels::xpress::latent_resident as resident;
 use specdraft_kernels::xpress::maxima::MaximaArgs;
 use specdraft_kernels::xpress::readout::ReadoutArgs;
 use specdraft_kernels::xpress::score::ScoreArgs;
@@ -21,6 +22,9 @@ pub(crate) enum Call {
     Mix(MixArgs),
     GateUp(Tile, GateUpArgs),
     Down(Tile, DownArgs),
+    ResidentMix(Size, MixArgs),
+    ResidentGateUp(Size, GateUpArgs),
+    ResidentDown(Size, DownArgs),
     /// With the index into [`ROW_BLOCKS`].
     Readout(usize, ReadoutArgs),
     Maxima(MaximaArgs),
@@ -35,6 +39,14 @@ pub(crate) enum Call {
 pub(crate) enum Tile {
     Side32,
     Side64,
+}
+
+/// The size of the tiles of a kernel that has its operands in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Small,
+    Medium,
+    Large,
 }
 
 /// One launch.
@@ -63,6 +75,50 @@ pub(crate) trait Enqueue {
         _passes: usize,
     ) -> Result<bool> {
         Ok(false)
+    }
+}
+
+impl Size {
+    pub(crate) const ALL: [Self; 3] = [Self::Small, Self::Medium, Self::Large];
+
+    /// Which of a kernel's three forms it is.
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Fragments of a warp of mix and down: of 16 rows, and of 8 columns.
+    fn split(self) -> (usize, usize) {
+        [(1, 2), (2, 2), (2, 4)][self.index()]
+    }
+
+    /// Fragments of a warp of gate_up, of 16 rows.
+    fn gate_up(self) -> usize {
+        [1, 2, 4][self.index()]
+    }
+
+    /// Rows and columns of a tile of mix or down.
+    pub(super) fn split_tile(self) -> [u32; 2] {
+        let (i, j) = self.split();
+        [resident::rows(i), resident::columns(j)]
+    }
+
+    /// Bytes of shared memory of a block of mix or down that sums over `width` columns.
+    pub(crate) fn split_bytes(self, width: u32) -> u32 {
+        let (i, j) = self.split();
+        resident::split_bytes(i, j, width)
+    }
+
+    /// Rows of a tile of gate_up, and its hidden units.
+    pub(super) fn gate_up_tile(self) -> [u32; 2] {
+        [
+            resident::rows(self.gate_up()),
+            resident::GATE_UP_COLUMNS / 2,
+        ]
+    }
+
+    /// Bytes of shared memory of a block of gate_up.
+    pub(crate) fn gate_up_bytes(self, rank: u32) -> u32 {
+        resident::gate_up_bytes(self.gate_up(), rank)
     }
 }
 

@@ -4,9 +4,10 @@ use std::ptr::null_mut;
 
 use specdraft_kernels::xpress::hidden::{self, CombineArgs, MeanArgs, ProjectArgs};
 use specdraft_kernels::xpress::latent::{self, DownArgs, GateUpArgs, MixArgs};
+use specdraft_kernels::xpress::latent_resident as resident;
 use specdraft_kernels::xpress::tile::{self, side};
 
-use super::{Call, Enqueue, Launch, Mlp, Plan, Sizes, Tile, View, pointer, pointer_mut};
+use super::{Call, Enqueue, Launch, Mlp, Plan, Size, Sizes, Tile, View, pointer, pointer_mut};
 use crate::error::Result;
 
 impl Plan {
@@ -87,21 +88,11 @@ impl Plan {
         } else if to.latents(&mix, &down)? {
             return Ok(());
         }
-        to.enqueue(&Launch {
-            call: Call::Mix(mix),
-            grid: [
-                mix.requests.div_ceil(latent::mix_requests(b)),
-                r.div_ceil(side(1)),
-                1,
-            ],
-            threads: tile::THREADS,
-            shared_bytes: latent::mix_bytes(b),
-        })?;
+        to.enqueue(&self.mix(mix))?;
         if mlp != Mlp::Run {
             return Ok(());
         }
-        let (tile, grid) = self.tiles(rows, h, 2);
-        let args = GateUpArgs {
+        let gate_up = GateUpArgs {
             mixed: pointer(self.scratch.mixed),
             gate_up: pointer(self.weights.gate_up),
             hidden: pointer_mut(self.scratch.units),
@@ -110,9 +101,73 @@ impl Plan {
             rank: r,
             units: h,
         };
-        to.enqueue(&tile.launch(Call::GateUp(tile, args), grid))?;
-        let (tile, grid) = self.tiles(rows, r, 1);
-        to.enqueue(&tile.launch(Call::Down(tile, down), grid))
+        to.enqueue(&self.gate_up(gate_up))?;
+        to.enqueue(&self.down(down))
+    }
+
+    fn mix(&self, args: MixArgs) -> Launch {
+        let Sizes { r, b, .. } = self.sizes;
+        let rows = args.requests * b;
+        // Four channels at a time.
+        let fits = b == resident::SLOTS && args.mixed.addr().is_multiple_of(8);
+        let size = fits.then(|| self.size([rows, r], Size::split_tile, |size| size.split_bytes(r)));
+        if let Some((size, grid)) = size.flatten() {
+            return resident(Call::ResidentMix(size, args), grid, size.split_bytes(r));
+        }
+        Launch {
+            call: Call::Mix(args),
+            grid: [
+                args.requests.div_ceil(latent::mix_requests(b)),
+                r.div_ceil(side(1)),
+                1,
+            ],
+            threads: tile::THREADS,
+            shared_bytes: latent::mix_bytes(b),
+        }
+    }
+
+    fn gate_up(&self, args: GateUpArgs) -> Launch {
+        let Sizes { r, h, .. } = self.sizes;
+        let bytes = |size: Size| size.gate_up_bytes(r);
+        if let Some((size, grid)) = self.size([args.rows, h], Size::gate_up_tile, bytes) {
+            return resident(Call::ResidentGateUp(size, args), grid, bytes(size));
+        }
+        let (tile, grid) = self.tiles(args.rows, h, 2);
+        tile.launch(Call::GateUp(tile, args), grid)
+    }
+
+    fn down(&self, args: DownArgs) -> Launch {
+        let Sizes { r, h, .. } = self.sizes;
+        let bytes = |size: Size| size.split_bytes(h);
+        if let Some((size, grid)) = self.size([args.rows, r], Size::split_tile, bytes) {
+            return resident(Call::ResidentDown(size, args), grid, bytes(size));
+        }
+        let (tile, grid) = self.tiles(args.rows, r, 1);
+        tile.launch(Call::Down(tile, args), grid)
+    }
+
+    /// The smallest tiles that leave every multiprocessor at most one of them, or else the largest, of those whose operands fit its shared
+    /// memory; and their grid. `None` if none do.
+    fn size(
+        &self,
+        all: [u32; 2],
+        tile: impl Fn(Size) -> [u32; 2],
+        bytes: impl Fn(Size) -> u32,
+    ) -> Option<(Size, [u32; 3])> {
+        let grid = |size: Size| {
+            let [x, y] = tile(size);
+            [all[0].div_ceil(x), all[1].div_ceil(y), 1]
+        };
+        let is_small = |size: &Size| {
+            let [x, y, _] = grid(*size);
+            u64::from(x) * u64::from(y) <= self.gpu.multiprocessors.into()
+        };
+        let mut sizes = Size::ALL
+            .into_iter()
+            .filter(|&size| bytes(size) <= self.gpu.shared_bytes);
+        let largest = sizes.clone().last();
+        let size = sizes.find(is_small).or(largest)?;
+        Some((size, grid(size)))
     }
 
     /// The first kernel's arguments, for `[blocks, previous, xh]`.
@@ -182,5 +237,14 @@ impl Plan {
     fn splits(&self, tiles: u32) -> u32 {
         let chunks = self.sizes.d.div_ceil(2 * tile::CHUNK);
         (2 * self.gpu.multiprocessors / tiles.max(1)).clamp(1, chunks)
+    }
+}
+
+fn resident(call: Call, grid: [u32; 3], shared_bytes: u32) -> Launch {
+    Launch {
+        call,
+        grid,
+        threads: resident::THREADS,
+        shared_bytes,
     }
 }
