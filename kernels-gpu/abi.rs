@@ -2,8 +2,8 @@
 
 use crate::suffix::{index, ingest, observe, propose, reset};
 use crate::xpress::{
-    argmax, hidden, latent, latent_sm90, maxima, readout, readout_sm90, refine_topc_sm90, score,
-    topc,
+    argmax, hidden, latent, latent_sm90, maxima, readout, readout_sm90, refine_resident_sm90,
+    refine_topc_sm90, score, topc,
 };
 use cuda_std::Kernel;
 
@@ -58,6 +58,9 @@ pub const KERNELS: &[Kernel] = &[
     refine_topc_sm90::XPRESS_REFINE_TOPC_1,
     refine_topc_sm90::XPRESS_REFINE_TOPC_2,
     refine_topc_sm90::XPRESS_REFINE_TOPC_3,
+    refine_resident_sm90::XPRESS_REFINE_RESIDENT_1,
+    refine_resident_sm90::XPRESS_REFINE_RESIDENT_3,
+    refine_resident_sm90::XPRESS_REFINE_RESIDENT_5,
     argmax::XPRESS_ADD_ARGMAX,
     argmax::XPRESS_TOPC_ARGMAX,
 ];

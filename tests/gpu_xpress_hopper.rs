@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use half::bf16;
 use specdraft::xpress::Generate;
 use test_support::all_or_few;
-use xpress_clusters::{Bench, RANK, Step, reference_latents};
+use xpress_clusters::{Bench, RANK, hostile_logits, hostile_tokens, reference_latents};
 
 const REQUESTS: [usize; 14] = [1, 2, 3, 4, 7, 8, 15, 16, 30, 32, 33, 40, 64, 128];
 /// Enough for each kernel to be the best one for some.
@@ -135,7 +135,7 @@ fn exact_refinements_are_equal() {
         }
     }
     println!("{kernels:?}");
-    assert_eq!(kernels.len(), 3, "{kernels:?}");
+    assert!(kernels.len() >= 4, "{kernels:?}");
 }
 
 /// Tokens that are none, logits that are no numbers, rows without a winner, ties.
@@ -147,36 +147,7 @@ fn hostile_values_are_handled_alike() {
         for &count in all_or_few(&[512, 509, 70], &[509]) {
             let mut step = bench.step(requests, count, 0, 9);
             hostile_tokens(&mut step, 3000);
-            for (row, logits) in step.logits.chunks_exact_mut(count).enumerate() {
-                match row % 6 {
-                    0 => logits.fill(bf16::NEG_INFINITY),
-                    1 => logits.fill(bf16::NAN),
-                    2 => logits.fill(bf16::from_f32(2.5)),
-                    3 => {
-                        for (i, logit) in logits.iter_mut().enumerate() {
-                            *logit = [bf16::ZERO, bf16::NEG_ZERO][i * 7 % 5 % 2];
-                        }
-                    }
-                    4 => {
-                        logits[0] = bf16::NAN;
-                        logits[1..].fill(bf16::NEG_INFINITY);
-                    }
-                    _ => logits
-                        .iter_mut()
-                        .step_by(3)
-                        .for_each(|logit| *logit = bf16::NAN),
-                }
-            }
-            // Ids that are none of the vocabulary have no bias.
-            step.ids
-                .iter_mut()
-                .step_by(11)
-                .for_each(|id| *id = i32::MAX - *id);
-            step.ids
-                .iter_mut()
-                .skip(5)
-                .step_by(13)
-                .for_each(|id| *id = -1 - *id);
+            hostile_logits(&mut step);
             let mut on_gpu = bench.upload(&step);
             for &passes in all_or_few(&[1, 4, 8], &[4]) {
                 let got = bench.refine(&mut on_gpu, &step, passes, true);
@@ -222,16 +193,5 @@ fn rounded_refinements_are_as_good() {
             equal * 50 >= rows * 49,
             "{requests} requests: {equal} of {rows}"
         );
-    }
-}
-
-/// Previous tokens, anchors and seeds that are no tokens.
-fn hostile_tokens(step: &mut Step, vocabulary: i64) {
-    let none = [-1, vocabulary, i64::MAX, i64::MIN, 1 << 32];
-    for (i, token) in step.previous.iter_mut().enumerate().step_by(2) {
-        *token = none[i % 5];
-    }
-    for (i, token) in step.blocks.iter_mut().enumerate().step_by(7) {
-        *token = none[i % 5];
     }
 }

@@ -110,6 +110,8 @@ accesses! { Element:
     ld_nc() -> T;
     /// [`ld_nc`](Self::ld_nc) if `condition`, else `default`; without a branch. `i` may be anything if not `condition`.
     ld_nc_if(condition: bool, default: T) -> T;
+    /// Asks for element `i`'s cache line to be brought to the L2 cache, if `condition`. A hint: nothing waits for it.
+    prefetch_if(condition: bool);
     /// Writes element `i`.
     st(value: T);
 }

@@ -212,6 +212,11 @@ impl Device {
         self.attribute(ATTRIBUTE_MAX_SHARED_OPTIN)
     }
 
+    /// Whether it can run all blocks of a launch at the same time, if asked to.
+    pub fn has_cooperative_launch(&self) -> Result<bool, DriverError> {
+        Ok(self.attribute(ATTRIBUTE_COOPERATIVE_LAUNCH)? != 0)
+    }
+
     /// The driver that shows it.
     pub fn driver(&self) -> &Driver {
         &self.driver
@@ -270,4 +275,5 @@ const ATTRIBUTE_CLOCK_RATE: c_int = 13;
 const ATTRIBUTE_MULTIPROCESSORS: c_int = 16;
 const ATTRIBUTE_CAPABILITY_MAJOR: c_int = 75;
 const ATTRIBUTE_CAPABILITY_MINOR: c_int = 76;
+const ATTRIBUTE_COOPERATIVE_LAUNCH: c_int = 95;
 const ATTRIBUTE_MAX_SHARED_OPTIN: c_int = 97;

@@ -272,6 +272,39 @@ impl<const N: usize> PreparedKernel<N> {
         stream: Stream<'_>,
         shape: LaunchShape,
         cluster: u32,
+        args: [u64; N],
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.launch_with(stream, shape, (cluster, false), args) }
+    }
+
+    /// As [`launch_clusters`](Self::launch_clusters), all clusters at the same time: they may wait for each other. Whatever else
+    /// runs on the GPU, none of them starts before there is room for all.
+    ///
+    /// # Errors
+    /// As there; the driver's, where the GPU has not room enough: ask [`max_clusters`](Self::max_clusters), and
+    /// [`Device::has_cooperative_launch`](super::Device::has_cooperative_launch).
+    ///
+    /// # Safety
+    /// - As [`launch_clusters`](Self::launch_clusters).
+    pub unsafe fn launch_cooperative(
+        &self,
+        stream: Stream<'_>,
+        shape: LaunchShape,
+        cluster: u32,
+        args: [u64; N],
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.launch_with(stream, shape, (cluster, true), args) }
+    }
+
+    /// # Safety
+    /// - As [`launch_clusters`](Self::launch_clusters).
+    unsafe fn launch_with(
+        &self,
+        stream: Stream<'_>,
+        shape: LaunchShape,
+        (cluster, cooperative): (u32, bool),
         mut args: [u64; N],
     ) -> Result<(), DriverError> {
         debug_assert!(
@@ -286,7 +319,7 @@ impl<const N: usize> PreparedKernel<N> {
         }
         let context = self.module.context();
         let driver = context.driver();
-        if cluster > 1 && driver.api().cuLaunchKernelEx.is_none() {
+        if (cluster > 1 || cooperative) && driver.api().cuLaunchKernelEx.is_none() {
             return Err(DriverError::MissingEntry {
                 entry: "cuLaunchKernelEx",
                 driver: driver.version().to_string(),
@@ -296,13 +329,18 @@ impl<const N: usize> PreparedKernel<N> {
         debug_assert!(shape.threads > 0 && shape.threads <= code.max_threads);
         let _current = context.enter()?;
         let mut params = args.each_mut().map(|word| (&raw mut *word).cast());
+        let kind = (cluster, cooperative);
         // SAFETY: one pointer a parameter (`new` checked how many), each to a word whose low bytes are the argument:
         // the hosts of NVIDIA GPUs are little-endian. The rest is this function's contract.
-        let code = unsafe { self.enqueue(driver, code, stream, shape, cluster, &mut params) };
+        let code = unsafe { self.enqueue(driver, code, stream, shape, kind, &mut params) };
         driver.check("cuLaunchKernel", code, || {
             format!(
-                "launching {} on a grid of {:?}, clusters of {cluster}, {} threads a block, {} bytes of shared memory, on {stream:?}",
-                self.name(), shape.grid, shape.threads, shape.shared_bytes
+                "launching {} on a grid of {:?}, clusters of {cluster}{}, {} threads a block, {} bytes of shared memory, on {stream:?}",
+                self.name(),
+                shape.grid,
+                if cooperative { " all at once" } else { "" },
+                shape.threads,
+                shape.shared_bytes
             )
         })
     }
@@ -315,25 +353,31 @@ impl<const N: usize> PreparedKernel<N> {
         code: &Code,
         stream: Stream<'_>,
         shape: LaunchShape,
-        cluster: u32,
+        (cluster, cooperative): (u32, bool),
         params: &mut [*mut c_void; N],
     ) -> c_int {
         let [x, y, z] = shape.grid;
         let dependent = shape.dependent && self.may_depend;
         match driver.api().cuLaunchKernelEx {
-            Some(launch) if dependent || cluster > 1 => {
-                let attributes = match (cluster > 1, dependent) {
-                    (true, true) => [of_clusters(cluster), DEPENDENT],
-                    (true, false) => [of_clusters(cluster); 2],
-                    (false, _) => [DEPENDENT; 2],
-                };
+            Some(launch) if dependent || cooperative || cluster > 1 => {
+                let wanted = [
+                    (cluster > 1, of_clusters(cluster)),
+                    (dependent, DEPENDENT),
+                    (cooperative, COOPERATIVE),
+                ];
+                let mut attributes = [COOPERATIVE; 3];
+                let mut count = 0;
+                for (_, attribute) in wanted.into_iter().filter(|(wanted, _)| *wanted) {
+                    attributes[count] = attribute;
+                    count += 1;
+                }
                 let config = LaunchConfigRaw {
                     grid: shape.grid,
                     block: [shape.threads, 1, 1],
                     shared_bytes: shape.shared_bytes,
                     stream: stream.raw(),
                     attributes: attributes.as_ptr(),
-                    num_attributes: c_uint::from(cluster > 1) + c_uint::from(dependent),
+                    num_attributes: count as c_uint,
                 };
                 // SAFETY: the configuration and its attributes outlive the call; the rest is the caller's.
                 unsafe {
@@ -482,12 +526,16 @@ const FUNC_REGISTERS: c_int = 4;
 const FUNC_MAX_DYNAMIC_SHARED: c_int = 8;
 const FUNC_SHARED_CARVEOUT: c_int = 9;
 // CUlaunchAttributeID
+const ATTRIBUTE_COOPERATIVE: c_uint = 2;
 const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
 const ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
 
 /// The attribute of a launch that may start while the one before it still runs.
 const DEPENDENT: LaunchAttributeRaw =
     attribute_of(ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0]);
+
+/// The attribute of a launch whose blocks all run at the same time.
+const COOPERATIVE: LaunchAttributeRaw = attribute_of(ATTRIBUTE_COOPERATIVE, [1, 0, 0]);
 
 /// The attribute of clusters of so many blocks in x.
 const fn of_clusters(blocks: u32) -> LaunchAttributeRaw {

@@ -158,6 +158,10 @@ impl CudaXpress {
     pub fn memory(&self) -> XpressMemory {
         let mut memory = self.memory.sizes();
         memory.scratch += self.hopper.as_ref().map_or(0, HopperReadout::memory_bytes);
+        memory.scratch += self
+            .clusters
+            .as_ref()
+            .map_or(0, HopperLatents::scratch_bytes);
         memory.weights += self
             .clusters
             .as_ref()
@@ -195,6 +199,15 @@ impl CudaXpress {
             Stream::PER_THREAD.synchronize(self.context())?;
         }
         Ok(())
+    }
+
+    /// Lets up to five requests be refined over candidates by a launch that holds nine tenths of the GPU's multiprocessors and starts
+    /// when they are free (a cooperative launch): on at first, without effect where there is none. The tokens are the same. An engine that keeps
+    /// kernels of its own running for long turns it off.
+    pub fn set_cooperative_launch(&mut self, on: bool) {
+        if let Some(clusters) = &mut self.clusters {
+            clusters.set_cooperative(on);
+        }
     }
 
     /// Whether there are kernels for Hopper GPUs to choose from.

@@ -13,6 +13,7 @@ use specdraft_kernels::xpress::score::ScoreArgs;
 use specdraft_kernels::xpress::stages_sm90::{CLUSTER, RANK, SLOTS, THREADS, UNITS};
 
 use super::XpressHead;
+use super::hopper_resident::Resident;
 use super::packed::Packed;
 use crate::driver::{
     DeviceBuffer, DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream,
@@ -27,6 +28,8 @@ pub struct HopperLatents {
     rows: Clustered<{ XPRESS_LATENT_ROWS.params.len() }>,
     latents: [Clustered<{ XPRESS_LATENT_1.params.len() }>; 3],
     refine: [Clustered<{ XPRESS_REFINE_TOPC_1.params.len() }>; 3],
+    resident: Option<Resident>,
+    use_resident: bool,
     matrices: DeviceBuffer<u32>,
     mixer_rows: DeviceBuffer<u32>,
     mixer_columns: DeviceBuffer<u32>,
@@ -35,11 +38,11 @@ pub struct HopperLatents {
 
 /// A kernel, and what its clusters take.
 #[derive(Debug)]
-struct Clustered<const N: usize> {
-    kernel: PreparedKernel<N>,
-    shared_bytes: u32,
+pub(super) struct Clustered<const N: usize> {
+    pub(super) kernel: PreparedKernel<N>,
+    pub(super) shared_bytes: u32,
     /// Clusters that run at the same time.
-    resident: u32,
+    pub(super) resident: u32,
 }
 
 /// A kernel's index, and its grid in clusters.
@@ -86,6 +89,8 @@ impl HopperLatents {
                 refine(&XPRESS_REFINE_TOPC_2, 2)?,
                 refine(&XPRESS_REFINE_TOPC_3, 3)?,
             ],
+            resident: Resident::new(module, stream)?,
+            use_resident: true,
             matrices: upload(&packed.matrices, "packed weights")?,
             mixer_rows: upload(&packed.mixer_rows, "packed mixer")?,
             mixer_columns: upload(&packed.mixer_columns, "packed mixer")?,
@@ -98,9 +103,20 @@ impl HopperLatents {
         Ok(fits.then_some(all))
     }
 
-    /// GPU memory that it holds, in bytes.
+    /// GPU memory that the weights hold, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.matrices.bytes() + self.mixer_rows.bytes() + self.mixer_columns.bytes()
+    }
+
+    /// GPU memory that launches share, in bytes.
+    pub fn scratch_bytes(&self) -> u64 {
+        self.resident.as_ref().map_or(0, Resident::memory_bytes)
+    }
+
+    /// Whether up to five requests may be refined by a launch that holds nine tenths of the GPU's multiprocessors and starts when they are
+    /// free (a cooperative launch): on at first, without effect where the GPU cannot. The tokens are the same.
+    pub fn set_cooperative(&mut self, on: bool) {
+        self.use_resident = on;
     }
 
     /// Each kernel's name, and what it takes of the GPU.
@@ -114,6 +130,9 @@ impl HopperLatents {
         }
         for kernel in &self.refine {
             all.push(kernel.resources()?);
+        }
+        if let Some(resident) = &self.resident {
+            all.extend(resident.resources()?);
         }
         Ok(all)
     }
@@ -183,16 +202,20 @@ impl HopperLatents {
         passes: u32,
     ) -> Option<&'static str> {
         self.takes_refine(mix, down, score, passes).then(|| {
-            let (i, _) = self.pick_refine(mix.requests);
-            self.refine[i].kernel.name()
+            let resident = self.resident().and_then(|all| all.kernel(mix.requests));
+            resident.unwrap_or_else(|| {
+                let (i, _) = self.pick_refine(mix.requests);
+                self.refine[i].kernel.name()
+            })
         })
     }
 
     /// Enqueues all passes over candidates in one launch, in the stead of `passes` times the general kernels, whose arguments these are in the
-    /// first pass; `false`, and nothing is enqueued, if it does not take them. No flags are written.
+    /// first pass; `false`, and nothing is enqueued, if it does not take them. No flags are written: where `score` has one, passes may
+    /// end after one that changes nothing.
     ///
     /// # Safety
-    /// - As [`latents`](Self::latents); w2 was written before.
+    /// - As [`latents`](Self::latents); w2 was written before, and the calls on this object are ordered on the GPU.
     ///
     /// # Errors
     /// The driver's.
@@ -206,13 +229,13 @@ impl HopperLatents {
         if !self.takes_refine(mix, down, score, passes) {
             return Ok(false);
         }
-        let args = RefineArgs {
+        let mut args = RefineArgs {
             blocks: score.blocks,
             previous: mix.previous,
             xh: mix.xh,
             w1: mix.w1,
             weights: std::ptr::with_exposed_provenance(self.matrices.ptr() as usize),
-            mixer: std::ptr::with_exposed_provenance(self.mixer_columns.ptr() as usize),
+            mixer: std::ptr::with_exposed_provenance(self.mixer_rows.ptr() as usize),
             w2: score.w2,
             ids: score.ids,
             logits: score.logits,
@@ -222,8 +245,16 @@ impl HopperLatents {
             count: score.count,
             vocabulary: mix.vocabulary,
         };
+        if let Some(resident) = self.resident() {
+            let stop_early = !score.changed.is_null();
+            // SAFETY: the caller's contract; the weights are this object's.
+            if unsafe { resident.refine(stream, dependent, &args, stop_early)? } {
+                return Ok(true);
+            }
+        }
+        args.mixer = std::ptr::with_exposed_provenance(self.mixer_columns.ptr() as usize);
         let (i, clusters) = self.pick_refine(mix.requests);
-        // SAFETY: the caller's contract; the weights are this object's.
+        // SAFETY: as above.
         unsafe { self.refine[i].launch(stream, dependent, clusters, args.words())? };
         Ok(true)
     }
@@ -280,13 +311,17 @@ impl HopperLatents {
         (rows, requests * (SLOTS - 1).div_ceil(rows))
     }
 
+    fn resident(&self) -> Option<&Resident> {
+        self.resident.as_ref().filter(|_| self.use_resident)
+    }
+
     fn pick_refine(&self, requests: u32) -> Pick {
         pick(requests, residents(&self.refine), REFINE_COSTS)
     }
 }
 
 impl<const N: usize> Clustered<N> {
-    fn new(
+    pub(super) fn new(
         module: &Module,
         kernel: &cuda_std::Kernel,
         shared_bytes: u32,
@@ -301,7 +336,7 @@ impl<const N: usize> Clustered<N> {
         })
     }
 
-    fn resources(&self) -> Result<(&'static str, KernelResources), DriverError> {
+    pub(super) fn resources(&self) -> Result<(&'static str, KernelResources), DriverError> {
         Ok((self.kernel.name(), self.kernel.resources()?))
     }
 

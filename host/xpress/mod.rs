@@ -35,6 +35,8 @@ mod head;
 pub mod hopper;
 #[cfg(feature = "cuda")]
 pub mod hopper_latents;
+#[cfg(feature = "cuda")]
+mod hopper_resident;
 mod load;
 mod mixer;
 #[cfg(feature = "cuda")]

@@ -294,7 +294,7 @@ impl Memory {
 /// # Safety
 /// - `x` has eight slots from `first` on, written.
 #[inline(always)]
-unsafe fn mix(mut sum: f32, x: Shared<f32>, first: u32, slot: u32, mixer: Piece) -> f32 {
+pub(super) unsafe fn mix(mut sum: f32, x: Shared<f32>, first: u32, slot: u32, mixer: Piece) -> f32 {
     each!(I in 0 1 {
         // SAFETY: the caller's contract.
         let values = unsafe { x.ld4(first + 4 * I as u32) };

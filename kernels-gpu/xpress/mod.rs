@@ -11,6 +11,7 @@
 //!           or  score                           latents, candidates -> blocks                      score.rs
 //!   on Hopper   latent_rows, latent_N             mix, gate_up and down in one                       latent_sm90.rs
 //!               refine_topc_N                     all passes over candidates                         refine_topc_sm90.rs
+//!               refine_resident_N                 the same for few requests                          refine_resident_sm90.rs
 //! by itself     add_argmax, topc_argmax         given logits and bias -> blocks                    argmax.rs
 //! ```
 //!
@@ -23,7 +24,7 @@
 //!
 //! 1. Rows do not meet. A padded, NaN or hostile row changes no other.
 //! 2. Results do not depend on the order in which blocks run: what several blocks make together is an integer maximum
-//!    or a sum taken in a fixed order by the last of them. No block waits for another.
+//!    or a sum taken in a fixed order by the last of them. No block waits for another, but where a launch is cooperative.
 //! 3. Counters and keys are zero before a launch and zero after it: a launch needs no memset and can be replayed.
 //! 4. Memory is read inside `[0, n)` of its rows alone, not even in the same 16 bytes.
 //! 5. A pass that changes no token says so in its flag. The next one reads the flag first and does nothing then, nor
@@ -38,6 +39,7 @@ pub mod latent_sm90;
 pub mod maxima;
 pub mod readout;
 pub mod readout_sm90;
+pub mod refine_resident_sm90;
 pub mod refine_topc_sm90;
 mod row;
 pub mod score;

@@ -28,7 +28,7 @@
 mod job;
 
 use super::stages_sm90::{
-    CHANNELS, CLUSTER, DRAFTS, M_BYTES, M_SHARE, PARTIAL_BYTES, Peer, RANK, SLOTS, U_BYTES,
+    CHANNELS, CLUSTER, DRAFTS, M_BYTES, M_SHARE, PARTIAL_BYTES, Peer, Piece, RANK, SLOTS, U_BYTES,
     U_SHARE, Weights, packed, send_m, send_u, stage, sum,
 };
 use cuda_std::math::fma;
@@ -55,15 +55,8 @@ const IDS_BYTES: u32 = SLOTS * PART * 4;
 const BASE_BYTES: u32 = SLOTS * PART * 2;
 const HIDDEN_BYTES: u32 = SLOTS * CHANNELS * 2;
 const W2_BYTES: u32 = PART * ROW_BYTES;
-const REQUEST_BYTES: u32 = IDS_BYTES
-    + BASE_BYTES
-    + HIDDEN_BYTES
-    + U_SHARE
-    + M_SHARE
-    + U_BYTES
-    + M_BYTES
-    + PARTIAL_BYTES
-    + W2_BYTES;
+const REQUEST_BYTES: u32 =
+    IDS_BYTES + BASE_BYTES + HIDDEN_BYTES + U_SHARE + M_SHARE + U_BYTES + M_BYTES + PARTIAL_BYTES;
 
 // In the head: four barriers, the start's tokens, packets `[sender][4 requests][8 passes]` of 8 bytes, keys of a block's four
 // quarters `[4 requests][4][8 passes]`.
@@ -74,7 +67,12 @@ const KEYS: u32 = 3072;
 
 /// Bytes of shared memory of `xpress_refine_topc_*` for so many requests a cluster.
 pub const fn bytes(requests: u32) -> u32 {
-    HEAD + MIXER_BYTES + requests * REQUEST_BYTES
+    HEAD + MIXER_BYTES + requests * (REQUEST_BYTES + w2_bytes(requests))
+}
+
+/// Bytes of a request's rows of w2. Those of one request are in registers.
+const fn w2_bytes(requests: u32) -> u32 {
+    if requests == 1 { 0 } else { W2_BYTES }
 }
 
 kernels! {
@@ -141,7 +139,6 @@ kernels! {
 #[inline(always)]
 unsafe fn refine<const N: usize>(args: RefineArgs) {
     let job = Job::new(args, N as u32);
-    let live = args.passes;
     // Shared memory is ordered by the barriers between.
     // SAFETY: the kernel's contract.
     unsafe {
@@ -166,15 +163,17 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
             if first == start {
                 cluster::wait();
             }
-            job.fetch::<N>(1, 0);
+            let mut w2 = [[0; 4]; 8];
+            job.fetch::<N>(&mut w2, 1, 0);
             let mut sums = [[0.0; SLOTS as usize]; N];
             let mut slot = 0;
             while slot < SLOTS {
                 if slot > 1 {
                     job.packets.wait(parity ^ 1);
                 }
+                let live = args.passes.min(slot);
                 if (slot > 0) & (thread_idx_x() == 0) {
-                    job.expect(N as u32);
+                    job.expect(N as u32, live);
                 }
                 let mut rows = [[0; 4]; N];
                 each!(I in 0 1 2 { if I < N { rows[I % N] = job.embedding(I as u32, slot) } });
@@ -203,7 +202,7 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
                 sync_threads();
                 if slot > 0 {
                     send_u::<N>(&peer, &job.u, job.own_u, job.rank, live);
-                    job.fetch::<N>(slot, 1);
+                    job.fetch::<N>(&mut w2, slot, 1);
                     job.u.wait(parity);
                     weights.gate_up::<N>(job.u.values, job.own_m);
                     sync_threads();
@@ -221,21 +220,23 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
                     sync_threads();
                     send_u::<N>(&peer, &job.latents, job.own_u, job.rank, live);
                     job.latents.wait(parity);
-                    // A warp scores 16 candidates of a request at a time.
-                    let quarter = job.warp % 4;
-                    each!(I in 0 1 {
-                        let of = job.warp / 4 + 2 * I as u32;
-                        if of < N as u32 {
-                            job.score(of, slot, quarter);
-                        }
-                    });
+                    // A warp scores 16 candidates of a request at a time, or the eight of which it has the rows.
+                    if N == 1 {
+                        job.score_eight(slot, &w2);
+                    } else {
+                        let quarter = job.warp % 4;
+                        each!(I in 0 1 {
+                            let of = job.warp / 4 + 2 * I as u32;
+                            if of < N as u32 {
+                                job.score(of, slot, quarter);
+                            }
+                        });
+                    }
                     sync_threads();
                     if job.warp < N as u32 {
-                        job.announce(slot);
+                        job.announce::<N>(slot);
                     }
-                    if slot + 1 < SLOTS {
-                        job.fetch::<N>(slot + 1, 0);
-                    }
+                    job.fetch::<N>(&mut w2, (slot + 1).min(DRAFTS), 0);
                     parity ^= 1;
                 }
                 slot += 1;
@@ -246,5 +247,34 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
             // The next requests take these one's places.
             sync_threads();
         }
+    }
+}
+
+/// Eight candidates' base logits of a row, from `first` on; -inf for what is no candidate. `logits` has so many rows of so many.
+///
+/// # Safety
+/// - The kernel's contract.
+#[inline(always)]
+pub(super) unsafe fn logits(
+    (logits, rows, count): (*const bf16, u32, u32),
+    row: u64,
+    first: u32,
+) -> Piece {
+    let logits = Global::new(logits, u64::from(rows) * u64::from(count));
+    let at = row * u64::from(count) + u64::from(first);
+    // SAFETY: the caller's contract.
+    unsafe {
+        if count.is_multiple_of(8) {
+            return logits
+                .cast::<u32>()
+                .ld4_nc_if(at / 2, first < count, 0xff80_ff80);
+        }
+        let one = |i: u32| {
+            let value = logits.ld_nc_if(at + u64::from(i), first + i < count, bf16::NEG_INFINITY);
+            u32::from(value.to_bits())
+        };
+        let mut words = [0; 4];
+        each!(I in 0 1 2 3 { words[I] = one(2 * I as u32) | one(2 * I as u32 + 1) << 16 });
+        words
     }
 }

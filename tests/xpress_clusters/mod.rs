@@ -27,6 +27,8 @@ pub(crate) struct Bench {
     pub(crate) hopper: HopperLatents,
     pub(crate) cpu: CpuXpress,
     pub(crate) how: Generate,
+    /// Whether passes may end after one that changes nothing.
+    pub(crate) stop_early: bool,
     weights: Weights,
     mix: PreparedKernel<{ XPRESS_MIX.params.len() }>,
     gate_up: PreparedKernel<{ XPRESS_GATE_UP_32.params.len() }>,
@@ -116,6 +118,7 @@ impl Bench {
             hopper: hopper.expect("a GPU of compute capability 9.0 and the PTX for it"),
             cpu: CpuXpress::new(head, limits).unwrap(),
             how,
+            stop_early: true,
             weights,
             mix,
             gate_up: PreparedKernel::new(&module, &XPRESS_GATE_UP_32).unwrap(),
@@ -237,14 +240,29 @@ impl Bench {
         passes: u32,
         hopper: bool,
     ) -> Vec<i64> {
+        self.write(on_gpu, step);
+        self.enqueue_refine(on_gpu, passes, hopper);
+        self.drafts(on_gpu)
+    }
+
+    /// Puts a step's arrays in the place of those of another of its sizes.
+    pub(crate) fn write(&self, on_gpu: &mut OnGpu, step: &Step) {
         let stream = self.stream.borrow();
         on_gpu.blocks.write(stream, 0, &step.blocks).unwrap();
+        on_gpu.previous.write(stream, 0, &step.previous).unwrap();
+        on_gpu.xh.write(stream, 0, &words(&step.xh)).unwrap();
+        on_gpu.ids.write(stream, 0, &step.ids).unwrap();
         on_gpu
-            .drafts
-            .write(stream, 0, &vec![-7; step.refined.len()])
+            .logits
+            .write(stream, 0, &words(&step.logits))
             .unwrap();
-        self.enqueue_refine(on_gpu, passes, hopper);
-        on_gpu.drafts.to_vec(stream).unwrap()
+        let none = vec![-7; step.requests * DRAFTS];
+        on_gpu.drafts.write(stream, 0, &none).unwrap();
+    }
+
+    /// The tokens of the last refinement.
+    pub(crate) fn drafts(&self, on_gpu: &OnGpu) -> Vec<i64> {
+        on_gpu.drafts.to_vec(self.stream.borrow()).unwrap()
     }
 
     pub(crate) fn enqueue_latents(&self, on_gpu: &OnGpu, hopper: bool) {
@@ -312,7 +330,11 @@ impl Bench {
             keys: pointer_mut(on_gpu.keys.ptr()),
             arrived: pointer_mut(on_gpu.arrived.ptr()),
             flag: std::ptr::null(),
-            changed: pointer_mut(on_gpu.flags.ptr()),
+            changed: if self.stop_early {
+                pointer_mut(on_gpu.flags.ptr())
+            } else {
+                std::ptr::null_mut()
+            },
             rows: down.rows,
             slots: DRAFTS as u32,
             rank: RANK as u32,
@@ -388,15 +410,64 @@ pub(crate) fn reference_latents(cpu: &mut CpuXpress, step: &Step) -> Vec<bf16> {
         .unwrap()
 }
 
+/// Previous tokens, anchors and seeds that are no tokens.
+pub(crate) fn hostile_tokens(step: &mut Step, vocabulary: i64) {
+    let none = [-1, vocabulary, i64::MAX, i64::MIN, 1 << 32];
+    for (i, token) in step.previous.iter_mut().enumerate().step_by(2) {
+        *token = none[i % 5];
+    }
+    for (i, token) in step.blocks.iter_mut().enumerate().step_by(7) {
+        *token = none[i % 5];
+    }
+}
+
+/// Logits that are no numbers, rows without a winner, ties, ids that are no tokens.
+pub(crate) fn hostile_logits(step: &mut Step) {
+    for (row, logits) in step.logits.chunks_exact_mut(step.count).enumerate() {
+        match row % 6 {
+            0 => logits.fill(bf16::NEG_INFINITY),
+            1 => logits.fill(bf16::NAN),
+            2 => logits.fill(bf16::from_f32(2.5)),
+            3 => {
+                for (i, logit) in logits.iter_mut().enumerate() {
+                    *logit = [bf16::ZERO, bf16::NEG_ZERO][i * 7 % 5 % 2];
+                }
+            }
+            4 => {
+                logits[0] = bf16::NAN;
+                logits[1..].fill(bf16::NEG_INFINITY);
+            }
+            _ => logits
+                .iter_mut()
+                .step_by(3)
+                .for_each(|logit| *logit = bf16::NAN),
+        }
+    }
+    // Ids that are none of the vocabulary have no bias.
+    step.ids
+        .iter_mut()
+        .step_by(11)
+        .for_each(|id| *id = i32::MAX - *id);
+    step.ids
+        .iter_mut()
+        .skip(5)
+        .step_by(13)
+        .for_each(|id| *id = -1 - *id);
+}
+
 fn upload(context: &Context, stream: &OwnedStream, values: &[bf16]) -> DeviceBuffer<u32> {
-    let words: Vec<u32> = values
+    DeviceBuffer::from_slice(context, stream.borrow(), &words(values), "test").unwrap()
+}
+
+/// Two values a word.
+fn words(values: &[bf16]) -> Vec<u32> {
+    values
         .chunks(2)
         .map(|pair| {
             let high = pair.get(1).map_or(0, |value| value.to_bits());
             u32::from(pair[0].to_bits()) | u32::from(high) << 16
         })
-        .collect();
-    DeviceBuffer::from_slice(context, stream.borrow(), &words, "test").unwrap()
+        .collect()
 }
 
 fn pointer<T>(address: u64) -> *const T {

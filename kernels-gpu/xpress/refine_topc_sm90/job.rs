@@ -8,7 +8,7 @@ use super::super::stages_sm90::{
 use super::super::winner::Tokens;
 use super::{
     BASE_BYTES, HEAD, HIDDEN_BYTES, IDS_BYTES, KEYS, MAX_PASSES, MIXER_BYTES, PACKETS, PACKETS_OF,
-    PART, ROW_BYTES, RefineArgs, START, THREADS, W2_BYTES,
+    PART, ROW_BYTES, RefineArgs, START, THREADS, W2_BYTES, logits, w2_bytes,
 };
 use core::ptr::null_mut;
 use cuda_std::shared::dynamic_shared_mem;
@@ -55,7 +55,7 @@ impl Job {
         };
         let [ids, base, hidden] = [IDS_BYTES, BASE_BYTES, HIDDEN_BYTES].map(&mut next);
         let [own_u, own_m, u, m] = [U_SHARE, M_SHARE, U_BYTES, M_BYTES].map(&mut next);
-        let [partial, w2] = [PARTIAL_BYTES, W2_BYTES].map(&mut next);
+        let [partial, w2] = [PARTIAL_BYTES, w2_bytes(requests)].map(&mut next);
         let inbox = |values, barrier| Inbox {
             values,
             barriers,
@@ -110,13 +110,13 @@ impl Job {
         mbarrier::fence_init();
     }
 
-    /// Announces the bytes that a slot's step sends here.
+    /// Announces the bytes that a slot's step sends here, for so many passes.
     ///
     /// # Safety
     /// - One thread of the block calls it, after all of the step before has come.
     #[inline(always)]
-    pub(super) unsafe fn expect(&self, requests: u32) {
-        let rows = requests * self.args.passes;
+    pub(super) unsafe fn expect(&self, requests: u32, passes: u32) {
+        let rows = requests * passes;
         // SAFETY: the caller's contract.
         unsafe {
             self.u.expect(rows * (CLUSTER * U_SHARE / 8));
@@ -187,7 +187,8 @@ impl Job {
             match thread {
                 0..120 => {
                     let (draft, first) = (thread / 8, self.rank * PART + thread % 8 * 8);
-                    let words = self.logits(row(draft), first);
+                    let all = (self.args.logits, requests * DRAFTS, count);
+                    let words = logits(all, row(draft), first);
                     self.base
                         .st4((slots + 1 + draft) * (PART / 2) + thread % 8 * 4, words);
                 }
@@ -220,36 +221,8 @@ impl Job {
         }
     }
 
-    /// Eight candidates' base logits; -inf for what is no candidate.
-    ///
-    /// # Safety
-    /// - The kernel's contract.
-    #[inline(always)]
-    unsafe fn logits(&self, row: u64, first: u32) -> Piece {
-        let count = self.args.count;
-        let rows = u64::from(self.args.requests) * u64::from(DRAFTS);
-        let logits = Global::new(self.args.logits, rows * u64::from(count));
-        let at = row * u64::from(count) + u64::from(first);
-        // SAFETY: the caller's contract.
-        unsafe {
-            if count.is_multiple_of(8) {
-                return logits
-                    .cast::<u32>()
-                    .ld4_nc_if(at / 2, first < count, 0xff80_ff80);
-            }
-            let one = |i: u32| {
-                let value =
-                    logits.ld_nc_if(at + u64::from(i), first + i < count, bf16::NEG_INFINITY);
-                u32::from(value.to_bits())
-            };
-            let mut words = [0; 4];
-            each!(I in 0 1 2 3 { words[I] = one(2 * I as u32) | one(2 * I as u32 + 1) << 16 });
-            words
-        }
-    }
-
     /// This lane's piece of the row of w1 that belongs to pass `lane / 4`: columns `32 warp + 8 q ..`. Rows past the last pass are as the
-    /// last; nobody sends theirs.
+    /// last; nobody sends theirs. Pass p and those after it have put the same token into slot p.
     ///
     /// # Safety
     /// - The tokens of the slot before have come; the whole warp calls it.
@@ -262,7 +235,8 @@ impl Job {
             let mut token = self.start.ld(request * SLOTS + slot);
             if slot > 1 {
                 let packets = self.packets.values.cast::<u64>();
-                let at = 2 * q * PACKETS_OF + request * MAX_PASSES + pass.saturating_sub(1);
+                let before = pass.min(slot - 1).saturating_sub(1);
+                let at = 2 * q * PACKETS_OF + request * MAX_PASSES + before;
                 let key = packets.ld(at).max(packets.ld(at + PACKETS_OF));
                 let key = key.max(warp::shuffle_xor(key, 1));
                 let key = key.max(warp::shuffle_xor(key, 2));
@@ -287,16 +261,34 @@ impl Job {
         bf16_to_f32(unsafe { self.hidden.ld(at) })
     }
 
-    /// Starts the copies of a half of the warp's rows of w2 for a slot.
+    /// Starts the copies of a half of the warp's rows of w2 for a slot. Of one request they go to registers, for
+    /// [`score_eight`](Self::score_eight): lane (g, q) takes half of its eight pieces of the warp's row g.
     ///
     /// # Safety
     /// - The requests were taken, and nobody uses these rows.
     #[inline(always)]
-    pub(super) unsafe fn fetch<const N: usize>(&self, slot: u32, half: u32) {
+    pub(super) unsafe fn fetch<const N: usize>(
+        &self,
+        own: &mut [Piece; 8],
+        slot: u32,
+        half: usize,
+    ) {
         let lane = thread_idx_x() % 32;
         let vocabulary = self.args.vocabulary;
         let w2 = Global::new(self.args.w2, u64::from(vocabulary) * u64::from(RANK)).cast::<u32>();
-        let first = self.warp * 8 + half * 4;
+        if N == 1 {
+            // SAFETY: the caller's contract; only rows of the vocabulary are read.
+            unsafe {
+                let id = self.ids.ld(slot * PART + self.warp * 8 + lane / 4);
+                let at = u64::from(id) * u64::from(RANK / 2) + u64::from(lane % 4 * 4);
+                each!(S in 0 1 2 3 {
+                    let step = 4 * half + S;
+                    own[step] = w2.ld4_nc_if(at + step as u64 * 16, id < vocabulary, 0);
+                });
+            }
+            return;
+        }
+        let first = self.warp * 8 + half as u32 * 4;
         each!(I in 0 1 2 {
             if I < N {
                 // SAFETY: the caller's contract; only rows of the vocabulary are read.
@@ -360,16 +352,55 @@ impl Job {
         }
     }
 
+    /// The best of the block's eight candidates `8 * warp ..` of the only request's slot in each pass, to `keys`. Here the latents are
+    /// the A operand, so that eight warps have work.
+    ///
+    /// # Safety
+    /// - Latents have come, and the rows of w2 are the candidates'; the whole warp calls it.
+    #[inline(always)]
+    pub(super) unsafe fn score_eight(&self, slot: u32, w2: &[Piece; 8]) {
+        let lane = thread_idx_x() % 32;
+        let (g, q) = (lane / 4, lane % 4);
+        let mut sums = [[0.0; 4]; 4];
+        // SAFETY: the caller's contract.
+        unsafe {
+            let base = self.base.ld((slot * PART + self.warp * 8) / 2 + q);
+            each!(S in 0 1 2 3 {
+                each!(K in 0 1 {
+                    const STEP: usize = 2 * S + K;
+                    let a = [self.latents.values.ld4(lane * 4 + STEP as u32 * 128), [0; 4]];
+                    low(&mut sums[K], a, w2[STEP]);
+                    high(&mut sums[2 + K], a, w2[STEP]);
+                });
+            });
+            let [s, t, u, v] = sums;
+            // Pass g of candidates 2q and 2q + 1.
+            let bias = bf16x2::pack((s[0] + t[0]) + (u[0] + v[0]), (s[1] + t[1]) + (u[1] + v[1]));
+            let score = bf16x2::add(base, bias);
+            let index = 0xffff - self.rank * PART - self.warp * 8 - 2 * q;
+            let first = u32::from(height(score & 0xffff)) << 16 | index;
+            let second = u32::from(height(score >> 16)) << 16 | (index - 1);
+            let mut key = first.max(second);
+            each!(X in 0 1 { key = key.max(warp::shuffle_xor(key, 1 << X)) });
+            if q == 0 {
+                self.keys.st(self.warp * MAX_PASSES + g, key);
+            }
+        }
+    }
+
     /// Sends the block's best candidates of a slot to all blocks: of request `warp`, for those that there are.
     ///
     /// # Safety
     /// - All keys were written before a barrier; the warps of the requests call it.
     #[inline(always)]
-    pub(super) unsafe fn announce(&self, slot: u32) {
+    pub(super) unsafe fn announce<const N: usize>(&self, slot: u32) {
         let (request, pass, k) = (self.warp, thread_idx_x() % 32 / 4, thread_idx_x() % 4);
         // SAFETY: the caller's contract; the blocks wait for these packets before they end.
         unsafe {
             let mut key = self.keys.ld((request * 4 + k) * MAX_PASSES + pass);
+            if N == 1 {
+                key = key.max(self.keys.ld((4 + k) * MAX_PASSES + pass));
+            }
             each!(X in 0 1 { key = key.max(warp::shuffle_xor(key, 1 << X)) });
             let own = 0xffff - (key & 0xffff) - self.rank * PART;
             let id = self.ids.ld((request * SLOTS + slot) * PART + own);
@@ -382,7 +413,7 @@ impl Job {
         }
     }
 
-    /// Writes the last pass's tokens of a slot: the last warp of the first block does.
+    /// Writes the last pass's tokens of a slot, which pass `slot` has settled: the last warp of the first block does.
     ///
     /// # Safety
     /// - The kernel's contract; the slot's tokens have come.
@@ -397,8 +428,8 @@ impl Job {
             // SAFETY: the caller's contract.
             unsafe {
                 let packets = self.packets.values.cast::<u64>();
-                let mut key =
-                    packets.ld(sender * PACKETS_OF + place * MAX_PASSES + passes.wrapping_sub(1));
+                let last = passes.min(slot).wrapping_sub(1);
+                let mut key = packets.ld(sender * PACKETS_OF + place * MAX_PASSES + last);
                 each!(X in 0 1 2 { key = key.max(warp::shuffle_xor(key, 1 << X)) });
                 let request = first + place;
                 if (sender == 0) & (place < N as u32) & (request < requests) {

@@ -184,6 +184,17 @@ pub(crate) unsafe fn ld_nc_if<T: Scalar>(
     unsafe { ld_nc(view, i) }
 }
 
+/// Nothing but the check that the element is there.
+#[inline]
+#[track_caller]
+pub(crate) unsafe fn prefetch_if<T: Scalar>(view: GlobalView, i: usize, condition: bool) {
+    let len = view.bytes / size_of::<T>();
+    if condition && i >= len {
+        let access = Access::plain(Kind::Read, Location::caller());
+        outside(current(), i, len, access);
+    }
+}
+
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn st<T: Scalar>(view: GlobalView, i: usize, value: T) {

@@ -74,6 +74,15 @@ pub(crate) unsafe fn ld_nc_if<T: Scalar>(
 }
 
 #[inline(always)]
+pub(crate) unsafe fn prefetch_if<T: Scalar>(view: GlobalView, i: usize, condition: bool) {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        asm!("{{ .reg .pred q; setp.ne.u32 q, {1}, 0;", "@q prefetch.global.L2 [{0}]; }}",
+            in(reg64) view.at::<T>(i), in(reg32) condition as u32, options(nostack));
+    }
+}
+
+#[inline(always)]
 pub(crate) unsafe fn st<T: Scalar>(view: GlobalView, i: usize, value: T) {
     // SAFETY: the caller keeps the contract.
     unsafe { T::Bits::st_global(view.at::<T>(i), value.to_bits()) }
