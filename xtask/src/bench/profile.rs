@@ -98,7 +98,9 @@ fn launches(csv: &str) -> Result<Vec<Map<String, Value>>> {
         let row = cells(line);
         let number = |i: usize| row.get(i)?.replace(',', "").parse::<f64>().ok();
         let mut launch = Map::new();
-        launch.insert("kernel".to_owned(), json!(row.get(kernel)));
+        // With its parameters, where the tool knows them.
+        let name = row.get(kernel).and_then(|name| name.split('(').next());
+        launch.insert("kernel".to_owned(), json!(name));
         if let Some(time) = number(time) {
             launch.insert("us".to_owned(), json!(rounded(time * to_us, 100.0)));
         }
@@ -163,7 +165,7 @@ mod tests {
 \"ID\",\"Kernel Name\",\"dram__throughput.avg.pct_of_peak_sustained_elapsed\",\"gpu__time_duration.sum\",\"sm__pipe_tensor_a.pct\",\"sm__pipe_tensor_b.pct\"
 \"\",\"\",\"%\",\"us\",\"%\",\"%\"
 \"0\",\"suffix_add_request\",\"1\",\"1.2\",\"0\",\"0\"
-\"1\",\"a\",\"50.123\",\"1,234.5\",\"7\",\"9\"
+\"1\",\"a(unsigned int, int)\",\"50.123\",\"1,234.5\",\"7\",\"9\"
 \"2\",\"b\",\"n/a\",\"2\",\"0\",\"0\"
 \"3\",\"suffix_add_request\",\"1\",\"1.2\",\"0\",\"0\"
 \"4\",\"c\",\"3\",\"4\",\"0\",\"0\"
