@@ -251,7 +251,7 @@ impl Share {
 /// # Safety
 ///
 /// - `row` is all `n` tokens of the row that count, `index` its slot's, in which the tokens that `share` says are.
-/// - `known` is one word that was 0 before the block's warps got here.
+/// - `found` is one word that was 0 before the block's warps got here.
 /// - The whole warp calls it, with the same arguments but `lane`.
 #[inline(always)]
 pub(super) unsafe fn search<const SHALLOW: bool>(
@@ -260,7 +260,7 @@ pub(super) unsafe fn search<const SHALLOW: bool>(
     index: HistoryIndex,
     share: Share,
     max_depth: u32,
-    known: Shared<u32>,
+    found: Shared<u32>,
     lane: u32,
 ) -> Match {
     let mut best = Match::NONE;
@@ -270,27 +270,33 @@ pub(super) unsafe fn search<const SHALLOW: bool>(
     // SAFETY: the caller's promises; blocks of the queue are the share's.
     unsafe {
         let suffix = Suffix::<SHALLOW>::load(row, n, max_depth, lane as i32);
-        let mut queue = Queue::new(&suffix, index, share, n, lane);
+        let mut queue = Queue::new(&suffix, index, share, n);
         let look = Look {
             suffix: &suffix,
             n: n as i32,
-            known,
         };
-        let mut block = queue.next(best, 0);
-        let mut words = look.load(block);
-        // Two blocks in turn: while one is looked at, the other is on its way.
-        while block >= 0 {
-            let ahead = queue.next(best, look.tell(best));
+        let (mut block, mut words) = (-1, [0; WORDS]);
+        let mut known = 0;
+        // While a block is looked at, the next is on its way.
+        loop {
+            let ahead = queue.next(best, known);
             let others = look.load(ahead);
-            look.at(&words, block, &mut best);
+            if block >= 0 {
+                look.at(&words, block, &mut best);
+                let mut longest = 0;
+                if lane == 0 {
+                    longest = found.atomic_max(0, best.len).max(best.len);
+                }
+                if ahead < 0 {
+                    break;
+                }
+                known = warp::shuffle_idx(longest, 0);
+            }
             if ahead < 0 {
                 break;
             }
-            block = queue.next(best, look.tell(best));
-            words = look.load(block);
-            look.at(&others, ahead, &mut best);
+            (block, words) = (ahead, others);
         }
-        look.tell(best);
     }
     best
 }
@@ -300,57 +306,50 @@ pub(super) unsafe fn search<const SHALLOW: bool>(
 struct Queue {
     index: HistoryIndex,
     rows: Rows,
-    lane: u32,
-    warp: u32,
+    lane: i32,
+    of_warp: u32,
     max_depth: u32,
     /// Tokens of the longest match that the row has room for.
     longest: u32,
-    /// The next block that is not in the index, and the last.
-    fresh: i32,
-    oldest_fresh: i32,
-    /// Of the matrix's columns, those that are the share's and in the index.
+    /// The share's blocks: `oldest..fresh` are in the index, `fresh..end` are not.
     oldest: i32,
+    fresh: i32,
     end: i32,
-    /// Words of the matrix's rows that are still to be read, from the end.
+    /// The lane's word of the matrix's rows, and the oldest word at hand.
+    word: i32,
     words: i32,
-    /// The words at hand: lane `l` has word `words + l` of each level's blocks, from `level` on; then nothing.
-    sets: [u32; 4],
-    level: u32,
+    /// Whether nothing is left of the words at hand.
+    is_empty: bool,
+    /// Blocks of the lane's word, longest level first; before them those that are not in the index.
+    sets: [u32; 5],
 }
 
 impl Queue {
-    /// # Safety
-    ///
-    /// - As [`search`].
     #[inline(always)]
-    unsafe fn new<const SHALLOW: bool>(
+    fn new<const SHALLOW: bool>(
         suffix: &Suffix<SHALLOW>,
         index: HistoryIndex,
         share: Share,
         n: u32,
-        lane: u32,
     ) -> Self {
         let mut newest = [0; LONGEST];
         each!(T in 0 1 2 3 4 5 6 7 { newest[T] = suffix.token(T as u32); });
-        let end = share.oldest_fresh().min(share.end as i32);
-        let mut queue = Self {
+        let end = share.end as i32;
+        Self {
             index,
             rows: Rows::of(newest),
-            lane,
-            warp: share.warp,
+            lane: suffix.lane,
+            of_warp: 0x0101_0101 << share.warp,
             max_depth: suffix.max_depth,
             longest: (n - 1).min(suffix.max_depth),
-            fresh: share.newest_fresh(),
-            oldest_fresh: share.oldest_fresh(),
             oldest: share.oldest as i32,
+            fresh: share.oldest_fresh(),
             end,
+            word: 0,
             words: (end + 31) >> 5,
-            sets: [0; 4],
-            level: 0,
-        };
-        // SAFETY: the caller's promises.
-        unsafe { queue.refill() };
-        queue
+            is_empty: true,
+            sets: [0; 5],
+        }
     }
 
     /// Reads the next older words of the matrix's rows. Whether there were any.
@@ -360,30 +359,37 @@ impl Queue {
     /// - As [`search`].
     #[inline(always)]
     unsafe fn refill(&mut self) -> bool {
-        let oldest = self.oldest >> 5;
-        if self.words <= oldest {
+        let (end, oldest) = (self.words, self.oldest >> 5);
+        if end <= oldest {
             return false;
         }
-        let end = self.words;
         self.words = (end - 32).max(oldest);
-        let word = self.words + self.lane as i32;
+        self.word = self.words + self.lane;
+        let at = self.word.min(end - 1) as u32;
         let mut bits = [0; 5];
-        if word < end {
-            each!(G in 0 1 2 3 4 {
-                let at = self.rows.0[G] * self.index.words_of_row + word as u32;
-                // SAFETY: a word of a row. Atomic: other warps may enter tokens meanwhile.
-                bits[G] = unsafe { self.index.bits.ld_relaxed(at) };
-            });
-        }
-        let of_warp = 0x0101_0101 << self.warp;
-        let inside = below(self.end - 32 * word) & !below(self.oldest - 32 * word);
+        each!(G in 0 1 2 3 4 {
+            // SAFETY: a word of a row. Atomic: other warps may enter tokens meanwhile.
+            bits[G] =
+                unsafe { self.index.bits.ld_relaxed(self.rows.0[G] * self.index.words_of_row + at) };
+        });
+        let first = 32 * self.word;
+        let inside = below(self.end - first) & !below(self.oldest - first);
+        // Lanes beyond the words at hand have none of the share's blocks.
+        let inside = select(self.word < end, inside, 0) & self.of_warp;
+        let indexed = inside & below(self.fresh - first);
         let has = |gram: u32, bits: u32| select(self.longest >= gram, bits, 0);
-        let one = bits[0] & bits[1] & inside & of_warp;
+        let one = bits[0] & bits[1] & indexed;
         let two = one & has(2, bits[2]);
         let four = two & has(4, bits[3]);
         let eight = four & has(8, bits[4]);
-        self.sets = [eight, four & !eight, two & !four, one & !two];
-        self.level = 0;
+        self.sets = [
+            inside & !indexed,
+            eight,
+            four & !eight,
+            two & !four,
+            one & !two,
+        ];
+        self.is_empty = false;
         true
     }
 
@@ -394,33 +400,30 @@ impl Queue {
     /// - As [`search`].
     #[inline(always)]
     unsafe fn next(&mut self, best: Match, known: u32) -> i32 {
-        if self.fresh >= self.oldest_fresh {
-            self.fresh -= WARPS as i32;
-            return self.fresh + WARPS as i32;
-        }
         loop {
-            let lanes = warp::ballot(self.sets[0] != 0);
-            if lanes != 0 {
-                let from = 31 - lanes.leading_zeros();
-                let word = warp::shuffle_idx(self.sets[0], from);
-                let bit = 31 - (word | 1).leading_zeros();
-                let block = 32 * (self.words + from as i32) + bit as i32;
-                // A match of this level's blocks has fewer tokens than the next longer gram.
-                let most = select(self.level == 0, u32::MAX, (16 >> self.level) - 1);
-                let most = most.min(self.max_depth);
-                let newer = best.end as i32 > BLOCK as i32 * (block + 1);
-                if (known <= most) & !((best.len == most) & newer) {
-                    self.sets[0] ^= select(self.lane == from, 1 << bit, 0);
-                    return block;
-                }
-            }
-            self.sets = [self.sets[1], self.sets[2], self.sets[3], 0];
-            self.level += 1;
             // SAFETY: the caller's promises.
-            if self.level == 4 && unsafe { !self.refill() } {
-                self.level = 3;
+            if self.is_empty && unsafe { !self.refill() } {
                 return -1;
             }
+            // The lane's newest block of its first level that can win: level, then block.
+            let mut key = 0;
+            each!(L in 4 3 2 1 0 {
+                let block = 32 * self.word + 31 - (self.sets[L] | 1).leading_zeros() as i32;
+                // A match of this level's blocks has fewer tokens than the next longer gram.
+                let most = if L < 2 { self.max_depth } else { (self.max_depth).min((16 >> (L - 1)) - 1) };
+                let newer = best.end as i32 > BLOCK as i32 * (block + 1);
+                let beaten = (known > most) | ((best.len == most) & newer);
+                let wins = (self.sets[L] != 0) & (!beaten | (L == 0));
+                key = select(wins, (5 - L as u32) << 16 | block as u32, key);
+            });
+            let key = warp::reduce_max(key);
+            if key != 0 {
+                let block = (key & 0xFFFF) as i32;
+                let bit = select(block >> 5 == self.word, 1 << (block & 31), 0);
+                each!(L in 0 1 2 3 4 { self.sets[L] &= !bit; });
+                return block;
+            }
+            self.is_empty = true;
         }
     }
 }
@@ -436,26 +439,10 @@ fn below(count: i32) -> u32 {
 struct Look<'a, const SHALLOW: bool> {
     suffix: &'a Suffix<SHALLOW>,
     n: i32,
-    known: Shared<u32>,
 }
 
 impl<const SHALLOW: bool> Look<'_, SHALLOW> {
-    /// Tells the other warps what this one has found. The longest that any has.
-    ///
-    /// # Safety
-    ///
-    /// - As [`search`].
-    #[inline(always)]
-    unsafe fn tell(&self, best: Match) -> u32 {
-        let mut known = 0;
-        if self.suffix.lane == 0 {
-            // SAFETY: the one word.
-            known = unsafe { self.known.atomic_max(0, best.len) }.max(best.len);
-        }
-        warp::shuffle_idx(known, 0)
-    }
-
-    /// Asks for a block's candidates and the tokens before them.
+    /// Asks for a block's candidates and the tokens before them; for none if `block` is -1.
     ///
     /// # Safety
     ///
@@ -465,10 +452,9 @@ impl<const SHALLOW: bool> Look<'_, SHALLOW> {
         let mut words = [0; WORDS];
         let first = BLOCK as i32 * block - 32 * BEFORE as i32 + self.suffix.lane;
         each!(I in 0 1 2 3 4 5 6 7 8 9 { if I != 0 || !SHALLOW {
-            let at = first + 32 * I as i32;
-            let inside = (at >= 0) & (at < self.n - 1) & (block >= 0);
+            let inside = ((first + 32 * I as i32) as u32) < self.n as u32 - 1;
             // SAFETY: a candidate of the row.
-            words[I] = unsafe { self.suffix.row.ld_nc_if(at, inside, 0) };
+            words[I] = unsafe { self.suffix.row.ld_nc_if(first as isize + 32 * I as isize, inside, 0) };
         } });
         words
     }
@@ -498,52 +484,45 @@ impl<const SHALLOW: bool> Look<'_, SHALLOW> {
         let candidates = select(in_block, below(self.n - 1 - first), 0);
         // Before the row there is nothing.
         let in_row = select(first >= 0, u32::MAX, 0);
+        let newest = |hits: u32| {
+            let newest = first + 31 - (hits | 1).leading_zeros() as i32;
+            warp::reduce_max(select(hits != 0, newest, -1))
+        };
         let mut hits = self.equal(words, suffix.token(0)) & candidates;
         let mut len = 1;
-        loop {
-            let count = warp::reduce_add(hits.count_ones());
-            if count <= FEW {
-                let mut lanes = warp::ballot(hits != 0);
-                while lanes != 0 {
-                    let at = self.newest(hits, lanes, block);
-                    let end = at as u32 + 1;
-                    if (best.len < suffix.max_depth) | (end > best.end) {
-                        // SAFETY: `at` is a candidate.
-                        let len = unsafe { suffix.common(at) };
-                        best.improve(len, end);
-                    }
-                    let bit = select(lane == 31 - lanes.leading_zeros(), 1 << (at & 31), 0);
-                    hits ^= bit;
-                    lanes = warp::ballot(hits != 0);
-                }
-                return;
-            }
+        let mut few = warp::reduce_add(hits.count_ones());
+        while few > FEW {
             let mut longer = 0;
             if len < suffix.max_depth {
                 let equal = self.equal(words, suffix.token(len)) & in_row;
                 // Those of `len` tokens before.
                 let from = lane.wrapping_sub(len >> 5);
-                let high = select(SHALLOW, equal, warp::shuffle_idx(equal, from & 31));
+                let high = if SHALLOW {
+                    equal
+                } else {
+                    warp::shuffle_idx(equal, from & 31)
+                };
                 let low = warp::shuffle_idx(equal, from.wrapping_sub(1) & 31);
                 let shifted = (u64::from(high) << 32 | u64::from(low)) << (len & 31);
                 longer = hits & (shifted >> 32) as u32;
             }
-            let lanes = warp::ballot(longer != 0);
-            if lanes == 0 {
-                let at = self.newest(hits, warp::ballot(hits != 0), block);
-                best.improve(len, at as u32 + 1);
-                return;
+            few = warp::reduce_add(longer.count_ones());
+            if few == 0 {
+                best.improve(len, newest(hits) as u32 + 1);
             }
             hits = longer;
             len += 1;
         }
-    }
-
-    /// The newest of a block's hits; `lanes` are those that have any.
-    #[inline(always)]
-    fn newest(&self, hits: u32, lanes: u32, block: i32) -> i32 {
-        let from = 31 - lanes.leading_zeros();
-        let bit = 31 - (warp::shuffle_idx(hits, from) | 1).leading_zeros();
-        BLOCK as i32 * block + 32 * (from as i32 - BEFORE as i32) + bit as i32
+        while few > 0 {
+            let at = newest(hits);
+            let end = at as u32 + 1;
+            if (best.len < suffix.max_depth) | (end > best.end) {
+                // SAFETY: `at` is a candidate.
+                let len = unsafe { suffix.common(at) };
+                best.improve(len, end);
+            }
+            hits &= !select(at >> 5 == first >> 5, 1 << (at & 31), 0);
+            few -= 1;
+        }
     }
 }

@@ -178,7 +178,7 @@ kernels! {
     ///
     /// - As [`suffix_propose_k8`]. No slot stands twice in the batch.
     /// - Tokens before `indexed_len` are those that were there when they were entered.
-    kernel suffix_propose_indexed_k8(threads = THREADS, min_blocks = 2) = propose_indexed_k8;
+    kernel suffix_propose_indexed_k8(threads = THREADS, min_blocks = 3) = propose_indexed_k8;
 
     /// As [`suffix_propose`], with a history index.
     ///
@@ -234,13 +234,13 @@ unsafe fn propose_indexed_any(args: Args) {
 #[inline(always)]
 unsafe fn propose<const K8: bool, const INDEXED: bool>(args: Args, windows: Windows<K8>) {
     let notes = shared_array![suffix_notes: [u64; WARPS as usize + 1]];
-    let known = shared_array![suffix_known: [u32; 1]];
+    let found = shared_array![suffix_found: [u32; 1]];
     let (lane, warp) = (thread::thread_idx_x() % 32, thread::thread_idx_x() / 32);
     let (part, b) = (thread::block_idx_x(), thread::block_idx_y());
     if INDEXED {
         if thread::thread_idx_x() == 0 {
             // SAFETY: the one word.
-            unsafe { known.st(0, 0) };
+            unsafe { found.st(0, 0) };
         }
         thread::sync_threads();
     }
@@ -288,7 +288,7 @@ unsafe fn propose<const K8: bool, const INDEXED: bool>(args: Args, windows: Wind
             if INDEXED {
                 indexed = request.indexed(&args);
                 let share = index::Share::new(n, first, last, warp, indexed);
-                index::search::<K8>(row, n, index, share, args.max_depth, known, lane)
+                index::search::<K8>(row, n, index, share, args.max_depth, found, lane)
             } else {
                 let share = Share {
                     first: first + warp,
@@ -465,14 +465,11 @@ impl Request {
     /// - `indexed_len` is there.
     #[inline(always)]
     unsafe fn indexed(self, args: &Args) -> u32 {
-        let mut indexed = 0;
-        if self.n > 0 {
-            // SAFETY: only a known slot has tokens. Atomic: a block of the request may write it after all have read it.
-            let len =
-                unsafe { Global::new(args.indexed_len, args.max_num_reqs).ld_relaxed(self.slot) };
-            indexed = (len as u32).min(self.n);
-        }
-        indexed
+        let lens = Global::new(args.indexed_len, args.max_num_reqs);
+        let slot = select(self.is_known(args), self.slot, 0);
+        // SAFETY: a slot. Atomic: a block of the request may write it after all have read it.
+        let len = unsafe { lens.ld_relaxed(slot) };
+        (len as u32).min(self.n)
     }
 
     /// Notes that all tokens are in the index when the launch ends. A row of none is not looked at.
