@@ -21,6 +21,8 @@
 //! 3. The assembler likes to put the first votes before the last loads, and pays the memory's latency twice. So what is
 //!    voted on depends on every load: the bound below which a word is a separator is the smallest of the lane's
 //!    words or 0, whichever is larger. No word is below the one and not below the other.
+//!    Nor may a load be predicated: there are six predicates, so the seventh load waits for the first one's result. Words
+//!    outside the corpus are others' then, and left out when the votes are counted.
 //! 4. Voters that agree need no counting. The voter with the longest continuation leads; up to the first step where one
 //!    of the others leaves it, each step's votes are the voters that still have a token. Only that step is voted on.
 //!    The winning chain is always what some candidate begins with, so a draft is a lane and a number of tokens.
@@ -244,9 +246,8 @@ impl<const K8: bool> Windows<K8> {
             each!(C in 0 1 2 3 { places[C] = warp::shuffle_idx(place, 4 * G as u32 + C as u32); });
             each!(C in 0 1 2 3 {
                 let at = places[C].wrapping_add(lane).wrapping_sub(depth);
-                let inside = (at < corpus.len) & (lane < depth + k);
-                // SAFETY: the index is guarded.
-                words[4 * G + C] = unsafe { corpus.words.ld_nc_if(at, inside, -1) };
+                // SAFETY: a word of the corpus, which has some.
+                words[4 * G + C] = unsafe { corpus.words.ld_nc(at.min(corpus.len - 1)) };
             });
         });
         // While the loads are on their way.
@@ -264,9 +265,12 @@ impl<const K8: bool> Windows<K8> {
             // SAFETY: inside the candidate's words.
             unsafe { self.words.st(C as u32 * Self::STRIDE + lane, words[C]) };
         });
+        // What stands for words outside the corpus neither agrees nor continues.
+        let equal = equal & (u32::MAX << depth.saturating_sub(place));
+        let room = corpus.len.wrapping_sub(place);
         let candidate = Candidate {
             len: (!(equal << (32 - depth))).leading_zeros(),
-            count: (separators >> depth).trailing_zeros().min(k),
+            count: (separators >> depth).trailing_zeros().min(k).min(room),
         };
         (candidate, twins)
     }
