@@ -2,8 +2,8 @@
 
 use crate::suffix::{index, ingest, observe, propose, reset};
 use crate::xpress::{
-    argmax, hidden, latent, latent_sm90, maxima, readout, readout_sm90, refine_resident_sm90,
-    refine_topc_sm90, score, topc,
+    argmax, chunks, hidden, latent, latent_sm90, maxima, prune, readout, readout_sm90,
+    refine_resident_sm90, refine_topc_sm90, score, topc,
 };
 use cuda_std::Kernel;
 
@@ -25,6 +25,7 @@ pub const KERNELS: &[Kernel] = &[
     hidden::XPRESS_COMBINE_32,
     hidden::XPRESS_COMBINE_64,
     argmax::XPRESS_START,
+    chunks::XPRESS_START_CHUNKS,
     latent::XPRESS_MIX,
     latent::XPRESS_MIX_RESIDENT_32X32,
     latent::XPRESS_MIX_RESIDENT_64X32,
@@ -43,6 +44,7 @@ pub const KERNELS: &[Kernel] = &[
     latent_sm90::XPRESS_LATENT_1,
     latent_sm90::XPRESS_LATENT_2,
     latent_sm90::XPRESS_LATENT_3,
+    prune::XPRESS_PRUNE,
     readout::XPRESS_READOUT_16,
     readout::XPRESS_READOUT_32,
     readout::XPRESS_READOUT_64,

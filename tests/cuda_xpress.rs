@@ -113,15 +113,19 @@ fn calls_only_enqueue() {
         "xpress_project_32",
         "xpress_combine_32",
     ];
+    let mut chunks = start;
+    chunks[0] = "xpress_start_chunks";
     let pass = [
         "xpress_mix",
         "xpress_gate_up_resident_32",
         "xpress_down_resident_32x32",
     ];
-    for (topc, begin, end) in [
-        (0, &start[..], "xpress_readout_16"),
-        (20, &select[..], "xpress_score"),
+    for (topc, pruned, begin, end) in [
+        (0, false, &start[..], &["xpress_readout_16"][..]),
+        (0, true, &chunks, &["xpress_prune", "xpress_readout_16"]),
+        (20, true, &select, &["xpress_score"]),
     ] {
+        setup.refiner.set_pruning(pruned);
         context.synchronize().unwrap();
         fake.report();
         let step = engine.step(false, 2, topc).unwrap();
@@ -134,7 +138,7 @@ fn calls_only_enqueue() {
         let mut want = begin.to_vec();
         for _ in 0..2 {
             want.extend(pass);
-            want.push(end);
+            want.extend(end);
         }
         assert_eq!(names, want);
         assert_eq!(report.streams, vec![1; want.len()]);
@@ -196,7 +200,9 @@ fn the_memory_is_as_stated() {
     let multiprocessors = kernels.module().context().device().multiprocessors();
     let stated = CudaXpress::required_memory(&CONFIG, &limits, multiprocessors).unwrap();
     assert_eq!(refiner.memory(), stated);
-    assert_eq!(stated.weights, head.memory_bytes());
+    // And a bound on w2's norms for every 128 tokens.
+    let norms = 4 * CONFIG.vocab_size.div_ceil(128) as u64;
+    assert_eq!(stated.weights, head.memory_bytes() + norms);
     let none = XpressMemory::default();
     assert!(stated.scratch > none.scratch);
 }

@@ -73,17 +73,18 @@ fn large_sizes_equal_the_reference() {
 #[test]
 fn every_kernel_is_used_and_equal() {
     let mut used = std::collections::BTreeSet::new();
-    for (readout_rows, multiprocessors, shared_bytes, slots, topc) in [
-        (16, 1, 0, 14, 0),
-        (32, 64, 0, 14, 0),
-        (64, 1, 227 << 10, 16, 0),
-        (128, 64, 227 << 10, 16, 0),
-        (128, 4, 227 << 10, 16, 20),
+    for (readout_rows, multiprocessors, shared_bytes, slots, topc, prune) in [
+        (16, 1, 0, 14, 0, true),
+        (32, 64, 0, 14, 0, true),
+        (64, 1, 227 << 10, 16, 0, false),
+        (128, 64, 227 << 10, 16, 0, false),
+        (128, 4, 227 << 10, 16, 20, true),
     ] {
         let options = EmulatorXpressOptions {
             readout_rows,
             multiprocessors,
             shared_bytes,
+            prune,
             ..Default::default()
         };
         let case = ExactCase::new([150, 24, 32, 48, slots], 10, 1, topc, 3);
@@ -96,13 +97,14 @@ fn every_kernel_is_used_and_equal() {
 }
 
 /// The kernels that run in the emulator and on every GPU; the argmaxes on given buffers are stages of their own.
-const REFINEMENT_KERNELS: [&str; 27] = [
+const REFINEMENT_KERNELS: [&str; 29] = [
     "xpress_mean",
     "xpress_project_32",
     "xpress_project_64",
     "xpress_combine_32",
     "xpress_combine_64",
     "xpress_start",
+    "xpress_start_chunks",
     "xpress_mix",
     "xpress_gate_up_32",
     "xpress_gate_up_64",
@@ -117,6 +119,7 @@ const REFINEMENT_KERNELS: [&str; 27] = [
     "xpress_down_resident_32x32",
     "xpress_down_resident_64x32",
     "xpress_down_resident_64x64",
+    "xpress_prune",
     "xpress_readout_16",
     "xpress_readout_32",
     "xpress_readout_64",
@@ -202,8 +205,10 @@ fn later_passes_cost_nothing_once_one_changes_nothing() {
     for topc in [0, 64] {
         let mut drafts = vec![];
         for stop_early in [false, true] {
+            // The readout of a pruned pass has little to do anyway.
             let options = EmulatorXpressOptions {
                 stop_early,
+                prune: false,
                 ..Default::default()
             };
             let limits = XpressLimits {
@@ -256,7 +261,7 @@ fn any_options() -> impl Strategy<Value = EmulatorXpressOptions> {
         prop::sample::select(schedules),
         prop::sample::select(vec![1u32, 2, 5, 40]),
         prop::sample::select(vec![0u32, 48 << 10, 99 << 10, 227 << 10]),
-        any::<bool>(),
+        any::<[bool; 2]>(),
         prop::sample::select(vec![16u32, 32, 64, 128]),
         0usize..10,
     )
@@ -266,7 +271,7 @@ fn any_options() -> impl Strategy<Value = EmulatorXpressOptions> {
                 schedule,
                 multiprocessors,
                 shared_bytes,
-                stop_early,
+                [stop_early, prune],
                 readout_rows,
                 logits_offset,
             )| {
@@ -276,6 +281,7 @@ fn any_options() -> impl Strategy<Value = EmulatorXpressOptions> {
                     multiprocessors,
                     shared_bytes,
                     stop_early,
+                    prune,
                     readout_rows,
                     logits_offset,
                 }

@@ -13,6 +13,8 @@
 //! | `topc_refine`: hidden cache, selection and six passes | the same |
 //! | `select`: the candidates of all rows | `topk`, if it is there |
 //! | `refine`: hidden cache, start and six passes over the whole vocabulary | six times `pass` |
+//! | `pass_pruned`: a pass with chunks' maxima at hand; logits of three kinds, see `pruned.rs` | `pass` |
+//! | `refine_pruned`: the same in a whole refinement, which finds the maxima | six times `pass` |
 //!
 //! Variants:
 //!
@@ -28,6 +30,7 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+mod pruned;
 mod subject;
 
 use std::sync::Arc;
@@ -83,6 +86,7 @@ fn main() -> Result<()> {
     }
     let batches = if options.quick { &[1, 32] } else { BATCHES };
     bench.vocabulary(CONFIG.vocab_size, batches, &|_| true)?;
+    bench.pruned(batches)?;
     if !options.quick {
         let of_vocabulary = |work| matches!(work, Work::Readout | Work::Pass | Work::Select);
         for vocab_size in VOCABULARIES {
@@ -251,11 +255,16 @@ struct Case {
     launches: usize,
 }
 
-fn cases(n: usize, vocab_size: usize) -> Vec<Case> {
-    let tag = format!(
+/// A batch size and the head's sizes, as the peer names them.
+fn tag(n: usize, vocab_size: usize) -> String {
+    format!(
         "n={n} B={} R={} H={} V={vocab_size}",
         CONFIG.block_size, CONFIG.rank, CONFIG.mlp_hidden
-    );
+    )
+}
+
+fn cases(n: usize, vocab_size: usize) -> Vec<Case> {
+    let tag = tag(n, vocab_size);
     let candidates = format!("{tag} C={C}");
     let plain = |name: &str| vec![(format!("{name} {tag}"), 1)];
     let topc = |name: &str, times: usize| vec![(format!("{name} {candidates}"), times)];

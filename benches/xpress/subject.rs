@@ -42,6 +42,9 @@ pub(crate) enum Work {
     Readout,
     AddArgmax,
     Pass,
+    ChunkMaxima,
+    /// A pass that looks only at what can win.
+    PassPruned,
     TopcArgmax,
     TopcPass,
     /// All passes of a top-C refinement, without what comes before them.
@@ -68,7 +71,19 @@ impl Head {
         seed: u64,
         max_num_reqs: usize,
     ) -> Result<Self> {
-        let head = Arc::new(XpressHead::generate(config, how, seed)?);
+        Self::of(
+            kernels,
+            XpressHead::generate(config, how, seed)?,
+            max_num_reqs,
+        )
+    }
+
+    pub(crate) fn of(
+        kernels: &Arc<XpressKernels>,
+        head: XpressHead,
+        max_num_reqs: usize,
+    ) -> Result<Self> {
+        let head = Arc::new(head);
         let limits = XpressLimits {
             max_num_reqs,
             max_topc: C,
@@ -99,6 +114,10 @@ pub(crate) struct Arrays<'a> {
     ids: DeviceBuffer<i32>,
     logits: DeviceBuffer<u16>,
     candidates: DeviceBuffer<i64>,
+    /// `[N, B-1, chunks]`
+    maxima: DeviceBuffer<u16>,
+    /// What `blocks` holds at first.
+    first: Vec<i64>,
 }
 
 impl<'a> Arrays<'a> {
@@ -124,6 +143,7 @@ impl<'a> Arrays<'a> {
             (0..count).map(|i| from[i % from.len()]).collect()
         };
         let vocabulary: Vec<i64> = (0..v as i64).map(|i| i * 7919 % v as i64).collect();
+        let chunks = (v + 7).div_ceil(128);
         let on = stream.borrow();
         let halves = |values: &[u16]| DeviceBuffer::from_slice(context, on, values, "inputs");
         let longs = |values: &[i64]| DeviceBuffer::from_slice(context, on, values, "inputs");
@@ -146,6 +166,8 @@ impl<'a> Arrays<'a> {
             drafts: longs(&vec![0; n * SLOTS])?,
             ids: DeviceBuffer::from_slice(context, on, &vec![0i32; n * SLOTS * C], "ids")?,
             logits: halves(&vec![0; n * SLOTS * C])?,
+            maxima: halves(&vec![0; n * SLOTS * chunks])?,
+            first: tokens(&vocabulary, n * b),
             candidates: longs(&tokens(&vocabulary, n * SLOTS * C))?,
         })
     }
@@ -183,6 +205,12 @@ impl<'a> Arrays<'a> {
                 latents(refiner, Mlp::Run)?;
                 readout(refiner)
             }
+            Work::ChunkMaxima => refiner.chunk_maxima(on, self.base()?, out(&self.maxima)),
+            Work::PassPruned => {
+                latents(refiner, Mlp::Run)?;
+                let base = (self.base()?, bf16s(&self.maxima));
+                refiner.readout_pruned(on, bf16s(&self.latents), base, out(&self.blocks))
+            }
             Work::TopcArgmax => {
                 let layout = BlockLayout::contiguous(self.n, SLOTS, C);
                 let base = DeviceBlocks::new(bf16s(&self.base), layout)?;
@@ -207,6 +235,15 @@ impl<'a> Arrays<'a> {
             Work::Refine => refiner.refine(on, &self.step(0)?, out(&self.drafts)),
             Work::TopcRefine => refiner.refine(on, &self.step(C)?, out(&self.drafts)),
         }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.n * SLOTS
+    }
+
+    /// Puts the first tokens back into the blocks.
+    pub(crate) fn restart(&mut self) -> Result<()> {
+        Ok(self.blocks.write(self.stream.borrow(), 0, &self.first)?)
     }
 
     /// The tokens of the last refinement.

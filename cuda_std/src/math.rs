@@ -20,3 +20,9 @@ pub fn recip_approx(x: f32) -> f32 {
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     imp::math::fma(a, b, c)
 }
+
+/// The square root, rounded once.
+#[inline(always)]
+pub fn sqrt(x: f32) -> f32 {
+    imp::math::sqrt(x)
+}

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use cuda_std::Kernel;
 use cuda_std::emu::{Buffer, LaunchConfig, Options, Schedule, launch};
 use half::bf16;
-use specdraft_kernels::xpress::{ROW_BLOCKS, argmax, hidden, latent, maxima, readout, score, topc};
+use specdraft_kernels::xpress::{
+    ROW_BLOCKS, argmax, chunks, hidden, latent, maxima, prune, readout, score, topc,
+};
 
 use super::split_mix;
 use crate::error::Result;
 use crate::xpress::backend::{
     check_argmax, check_base, check_batch, check_len, check_shape, check_topc,
 };
+use crate::xpress::norms::tile_norms;
 use crate::xpress::plan::{
     Call, Enqueue, Gpu, Launch, Out, Plan, Scratch, Step, Tile, View, Weights, check_rows,
 };
@@ -33,6 +36,8 @@ pub struct EmulatorXpressOptions {
     pub shared_bytes: u32,
     /// Whether passes stop once one changes nothing.
     pub stop_early: bool,
+    /// Whether passes over all tokens look only at those that can win.
+    pub prune: bool,
     /// Most rows of a block of the readout: 16, 32, 64 or 128.
     pub readout_rows: u32,
     /// Elements between the 256-byte boundary and the first logit: logits need no alignment.
@@ -48,6 +53,7 @@ impl Default for EmulatorXpressOptions {
             multiprocessors: 4,
             shared_bytes: 227 << 10,
             stop_early: true,
+            prune: true,
             readout_rows: 128,
             logits_offset: 0,
         }
@@ -65,6 +71,8 @@ pub struct EmulatorXpress {
     scratch: Vec<Buffer<u64>>,
     logits_offset: usize,
     stop_early: bool,
+    prune: bool,
+    norms: Buffer<f32>,
 }
 
 impl EmulatorXpress {
@@ -104,19 +112,20 @@ impl EmulatorXpress {
         let [w1, down_h, down_g, in_proj, mixer, gate_up, down, w2] =
             std::array::from_fn(|i| weights[i].arg());
 
+        let norms = Buffer::from_slice(&tile_norms(&head.weights().w2, config.rank));
         let gpu = Gpu {
             multiprocessors: options.multiprocessors.max(1),
             shared_bytes: options.shared_bytes,
             readout_blocks: ROW_BLOCKS.map(|rows| u32::from(rows <= options.readout_rows.max(16))),
         };
         let bytes = Scratch::bytes(&config, &limits, gpu.multiprocessors);
-        // Keys and counters are zero; all else has to be written before it is read.
+        // Keys, counters and bits are zero; all else has to be written before it is read.
         let scratch: Vec<Buffer<u64>> = bytes
             .iter()
             .enumerate()
             .map(|(i, bytes)| {
                 let len = bytes.div_ceil(8) as usize;
-                if i < 2 {
+                if i < Scratch::ZEROED {
                     Buffer::new(len)
                 } else {
                     Buffer::uninit(len)
@@ -133,6 +142,7 @@ impl EmulatorXpress {
             gate_up,
             down,
             w2,
+            norms: norms.arg(),
         };
         Ok(Self {
             plan: Plan::new(&config, gpu, weights_at, places),
@@ -148,6 +158,8 @@ impl EmulatorXpress {
             scratch,
             logits_offset: options.logits_offset,
             stop_early: options.stop_early,
+            prune: options.prune,
+            norms,
         })
     }
 
@@ -217,7 +229,8 @@ impl XpressBackend for EmulatorXpress {
                 .weights
                 .iter()
                 .map(|weights| 2 * weights.len() as u64)
-                .sum(),
+                .sum::<u64>()
+                + 4 * self.norms.len() as u64,
             scratch: self
                 .scratch
                 .iter()
@@ -250,6 +263,7 @@ impl XpressBackend for EmulatorXpress {
             passes: inputs.passes,
             topc,
             stop_early: self.stop_early,
+            prune: self.prune,
             drafts: drafts.arg(),
         };
         self.plan.refine(&step, &mut self.runner)?;
@@ -322,7 +336,7 @@ impl XpressBackend for EmulatorXpress {
         let (latents, out) = (Buffer::from_slice(latents), Buffer::from_slice(blocks));
         let to = Out::to(out.arg());
         self.plan
-            .readout(base, latents.arg(), to, &mut self.runner)?;
+            .readout(base, latents.arg(), to, None, &mut self.runner)?;
         blocks.copy_from_slice(&out.read());
         Ok(())
     }
@@ -447,6 +461,8 @@ fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
             args.words().into(),
         ),
         Call::Start(args) => (argmax::XPRESS_START, args.words().into()),
+        Call::StartChunks(args) => (chunks::XPRESS_START_CHUNKS, args.words().into()),
+        Call::Prune(args) => (prune::XPRESS_PRUNE, args.words().into()),
         Call::Mix(args) => (latent::XPRESS_MIX, args.words().into()),
         Call::GateUp(tile, args) => (
             pick(

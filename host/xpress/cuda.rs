@@ -85,8 +85,18 @@ pub struct CudaXpress {
     kernels: Arc<XpressKernels>,
     dependent: bool,
     stop_early: bool,
+    prune: bool,
     readout: Option<Readout>,
     latents: Option<&'static str>,
+}
+
+/// Counted over all passes that tried to prune. Passes over flat logits that do not try count nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PruningCounts {
+    /// Rows with too many tokens that can win: the readout has decided them.
+    pub open_rows: u64,
+    /// Tiles of 128 tokens that the readout had to look at, for each of its row blocks.
+    pub tiles: u64,
 }
 
 impl CudaXpress {
@@ -127,6 +137,7 @@ impl CudaXpress {
             kernels,
             dependent: true,
             stop_early: true,
+            prune: false,
             readout: None,
             latents: None,
         };
@@ -178,6 +189,22 @@ impl CudaXpress {
     /// Whether passes end at once after one that changed no token: on at first. The tokens are the same.
     pub fn set_early_stop(&mut self, on: bool) {
         self.stop_early = on;
+    }
+
+    /// Whether passes over the whole vocabulary look only at tokens that can win, by the largest base logits of each 128 and the norms of the
+    /// head's w2: off at first. The tokens are the same. It takes the less time the more the logits are peaked; where they are flat, passes
+    /// after the first one do not try.
+    pub fn set_pruning(&mut self, on: bool) {
+        self.prune = on;
+    }
+
+    /// What pruned passes have left to do since the refiner was made. Waits for the stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn pruning_counts(&self, stream: Stream<'_>) -> Result<PruningCounts> {
+        let [open_rows, tiles] = self.memory.counts(stream)?;
+        Ok(PruningCounts { open_rows, tiles })
     }
 
     /// Lets the kernels for Hopper GPUs have the calls that they take, or keeps to the general ones: on at first where there are any.
@@ -252,6 +279,7 @@ impl CudaXpress {
             passes: step.passes,
             topc: step.candidates(&self.config, &self.limits)?,
             stop_early: self.stop_early,
+            prune: self.prune,
             drafts: drafts.ptr(),
         };
         self.enqueue(stream, |plan, queue| plan.refine(&step, queue))

@@ -147,6 +147,12 @@ impl HopperReadout {
             && self.plan(args).is_some()
     }
 
+    /// Rows of a row block of the kernel that takes these arguments; `None` if none does.
+    pub fn row_block(&self, args: &ReadoutArgs) -> Option<u32> {
+        let (groups, variant) = self.plan(args).filter(|_| self.takes(args))?;
+        Some(groups.rows * VARIANTS[variant].groups)
+    }
+
     /// Enqueues the readout in the general kernel's stead; `false`, and nothing is enqueued, if it does not take the arguments.
     ///
     /// # Safety
@@ -201,6 +207,9 @@ impl HopperReadout {
             counters: std::ptr::with_exposed_provenance_mut(self.counters.ptr() as usize),
             flag: args.flag,
             changed: args.changed,
+            needed: args.needed,
+            open: args.open,
+            flat: args.flat,
             rows: args.rows,
             slots: args.slots,
             vocabulary: args.vocabulary,
@@ -371,6 +380,9 @@ mod tests {
             arrived: null_mut(),
             flag: null(),
             changed: null_mut(),
+            needed: null_mut(),
+            open: null(),
+            flat: null(),
             rows: requests * slots,
             slots,
             rank: RANK,

@@ -39,6 +39,8 @@ pub mod hopper_latents;
 mod hopper_resident;
 mod load;
 mod mixer;
+#[cfg(any(feature = "emulator", feature = "cuda"))]
+pub(crate) mod norms;
 #[cfg(feature = "cuda")]
 mod packed;
 #[cfg(any(feature = "emulator", feature = "cuda"))]

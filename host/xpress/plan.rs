@@ -10,13 +10,13 @@ mod scratch;
 use std::ptr::{null, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 
 use half::bf16;
-use specdraft_kernels::xpress::ROW_BLOCKS;
+use specdraft_kernels::xpress::{MAX_PASSES, ROW_BLOCKS};
 
 use super::{BlockLayout, Mlp, XpressConfig};
 use crate::error::{Error, Result};
 
 pub(crate) use call::{Call, Enqueue, Launch, Size, Tile};
-pub(crate) use logits::Out;
+pub(crate) use logits::{Out, Pruning};
 pub(crate) use scratch::Scratch;
 
 /// What grids are made for.
@@ -42,6 +42,8 @@ pub(crate) struct Weights {
     pub(crate) gate_up: u64,
     pub(crate) down: u64,
     pub(crate) w2: u64,
+    /// Bounds on the norms of w2's rows, f32, one a tile.
+    pub(crate) norms: u64,
 }
 
 /// bf16 values `[requests, slots, width]` on the device.
@@ -63,6 +65,8 @@ pub(crate) struct Step {
     pub(crate) passes: usize,
     pub(crate) topc: Option<usize>,
     pub(crate) stop_early: bool,
+    /// Whether passes over all tokens look only at those that can win.
+    pub(crate) prune: bool,
     /// `[N, B-1]`, written.
     pub(crate) drafts: u64,
 }
@@ -70,8 +74,8 @@ pub(crate) struct Step {
 /// What passes decide between.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Over {
-    /// All tokens, by these base logits.
-    Vocabulary(View),
+    /// All tokens, by these base logits and, to prune, the maxima of their chunks, or 0.
+    Vocabulary(View, u64),
     /// Candidates: ids and base logits, `[N, B-1, count]`.
     Candidates { count: usize, ids: u64, logits: u64 },
 }
@@ -126,6 +130,7 @@ impl Plan {
                 self.start(step, to)?;
                 self.select(step.base, count, (ids, logits), None, to)?;
             }
+            None if passes > 0 && step.prune => self.start_chunks(step, to)?,
             None => self.start(step, to)?,
         }
         if passes > 0 {
@@ -133,7 +138,8 @@ impl Plan {
         }
         let inputs = (self.scratch.blocks, step.previous, self.scratch.xh);
         let over = match step.topc {
-            None => Over::Vocabulary(step.base),
+            None if step.prune => Over::Vocabulary(step.base, self.scratch.chunks),
+            None => Over::Vocabulary(step.base, 0),
             Some(count) => Over::Candidates { count, ids, logits },
         };
         self.passes(n, inputs, over, step.drafts, (passes, step.stop_early), to)
@@ -153,6 +159,7 @@ impl Plan {
         let passes = passes.min(self.sizes.b as usize - 1);
         let latents = self.scratch.latents;
         let flag = |pass: usize| self.scratch.changed + 4 * pass as u64;
+        let flat = |pass: usize| flag(MAX_PASSES as usize + pass);
         for pass in 0..passes {
             let before = if pass > 0 && stop_early {
                 flag(pass - 1)
@@ -166,9 +173,14 @@ impl Plan {
                 changed: if stop_early { flag(pass) } else { 0 },
             };
             match over {
-                Over::Vocabulary(base) => {
+                Over::Vocabulary(base, chunks) => {
                     self.latents(n, inputs, Mlp::Run, latents, before, to)?;
-                    self.readout(base, latents, out, to)?;
+                    let flat_before = if pass > 0 { flat(pass - 1) } else { 0 };
+                    let pruning = (chunks != 0).then_some(Pruning {
+                        chunks,
+                        flat: [flat_before, flat(pass)],
+                    });
+                    self.readout(base, latents, out, pruning, to)?;
                 }
                 Over::Candidates { count, ids, logits } => {
                     let score = self.score_args(n, count, (ids, logits), latents, out);

@@ -328,11 +328,7 @@ unsafe fn best_of<const ADD: bool, const STEP: u32>(
     offset: u32,
     end: u32,
 ) -> Best {
-    let mut seen = Seen {
-        value: f32::NEG_INFINITY,
-        vector: 0,
-        words: [NOTHING; 4],
-    };
+    let mut seen = Seen::nothing();
     let add = |a: [u32; 4], b: [u32; 4]| {
         let mut sums = a;
         if ADD {
@@ -387,27 +383,42 @@ unsafe fn best_of<const ADD: bool, const STEP: u32>(
             }
         });
     }
-    if seen.value == f32::NEG_INFINITY {
-        return Best::none();
-    }
-    let index = base.element(seen.vector) + i64::from(first_of(seen.words, seen.value));
-    Best {
-        value: seen.value,
-        index: index as u32,
-    }
+    seen.best(base)
 }
 
 /// The best value so far, and the vector that it came in.
-struct Seen {
+pub(super) struct Seen {
     value: f32,
     vector: u32,
     words: [u32; 4],
 }
 
 impl Seen {
+    #[inline(always)]
+    pub(super) fn nothing() -> Self {
+        Self {
+            value: f32::NEG_INFINITY,
+            vector: 0,
+            words: [NOTHING; 4],
+        }
+    }
+
+    /// The row's element that it is.
+    #[inline(always)]
+    pub(super) fn best(&self, row: Row) -> Best {
+        if self.value == f32::NEG_INFINITY {
+            return Best::none();
+        }
+        let index = row.element(self.vector) + i64::from(first_of(self.words, self.value));
+        Best {
+            value: self.value,
+            index: index as u32,
+        }
+    }
+
     /// Takes a vector if it has a larger value, or the same and lies before.
     #[inline(always)]
-    fn offer(&mut self, vector: u32, words: [u32; 4]) {
+    pub(super) fn offer(&mut self, vector: u32, words: [u32; 4]) {
         let value = largest(words);
         if (value > self.value) | ((value == self.value) & (vector < self.vector)) {
             *self = Self {
@@ -424,7 +435,7 @@ impl Seen {
 /// # Safety
 /// - As [`offer`] and [`Tokens::write`]; all threads of the block call it.
 #[inline(always)]
-unsafe fn finish(
+pub(super) unsafe fn finish(
     best: Best,
     keys: *mut u64,
     arrived: *mut u32,

@@ -3,9 +3,11 @@
 //! ```text
 //! once a step   mean, project_T, combine_T      hidden states [N, B, D] -> xh [N, B, R]            hidden.rs
 //!               start                           base logits or seeds -> blocks [N, B]              argmax.rs
+//!           or  start_chunks                  the same, and chunks' maxima                     chunks.rs
 //!               maxima, select                  base logits -> candidates, their logits, blocks    maxima.rs, topc.rs
 //! each pass     mix, gate_up_T, down_T          blocks, xh -> latents [N, B-1, R]                  latent.rs
 //!           or  mix, gate_up, down _resident_S    the same, for many requests of 16 slots           latent_resident.rs
+//!               prune                           latents, maxima -> blocks, needed tiles          prune.rs
 //!               readout_M                       latents, base logits -> blocks                     readout.rs
 //!           or  tensor_maps, readout_sm90_M     the same, on Hopper                                readout_sm90.rs
 //!           or  score                           latents, candidates -> blocks                      score.rs
@@ -32,11 +34,14 @@
 //! 6. Weights do not depend on earlier launches: a kernel may fetch them before `pdl::wait`, and nothing else.
 
 pub mod argmax;
+pub mod chunks;
 pub mod hidden;
 pub mod latent;
 pub mod latent_resident;
 pub mod latent_sm90;
 pub mod maxima;
+pub mod needed;
+pub mod prune;
 pub mod readout;
 pub mod readout_sm90;
 pub mod refine_resident_sm90;

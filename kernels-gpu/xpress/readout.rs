@@ -21,9 +21,12 @@
 //!    -inf. That also silences vocabulary entries past the last and rows past the last: no masks in the epilogue.
 //! 5. 272 bytes a row of base logits: room for the shift, and the eight rows that a warp reads together lie in different banks.
 //! 6. The first chunks of w2 are asked for before `pdl::wait`: they arrive while the latent stage still runs.
-//! 7. Values are compared as bf16 pairs; the index is looked for only where a lane's best rises, which happens a few times a launch.
+//! 7. A pruned readout goes over the tiles that [`prune`](super::prune) left to it, and writes the rows that are open. It can fetch
+//!    nothing before `pdl::wait`: what it has to fetch is not known.
+//! 8. Values are compared as bf16 pairs; the index is looked for only where a lane's best rises, which happens a few times a launch.
 
 use super::goes_on;
+use super::needed::{Needed, Walk, words};
 use super::row::{NOTHING, Row, RowWalk, Rows, largest};
 use super::tile::{CHUNK, STAGES, Sums, add_product, piece};
 use super::winner::{Best, Tokens, first_of, index_of};
@@ -37,6 +40,8 @@ pub const THREADS: u32 = 256;
 pub const TILE: u32 = 128;
 /// Elements from one row of base logits to the next in shared memory.
 const BASE_PITCH: u32 = TILE + 8;
+
+const _: () = assert!(TILE == super::needed::TILE);
 
 /// Bytes of shared memory for blocks of `rows` rows.
 pub const fn bytes(rows: u32, rank: u32) -> u32 {
@@ -68,6 +73,12 @@ kernels! {
         flag: *const u32,
         /// This pass's flag, set if a token changes; null to leave it out.
         changed: *mut u32,
+        /// `[row blocks, words]`: the tiles to look at, zero at the end; null for all of them.
+        needed: *mut u32,
+        /// `[rows]`: which rows are this kernel's; not read if `needed` is null.
+        open: *const u32,
+        /// Rows that needed most tiles in the pass before: from a quarter on all tiles are looked at. Null for none.
+        flat: *const u32,
         /// N * slots.
         rows: u32,
         /// Draft slots of a request.
@@ -144,12 +155,17 @@ unsafe fn readout<const ROWS: u32, const I: usize, const WM: u32, const J: usize
         arrived: Global::new(args.arrived, row_blocks.get()),
         flag: args.flag,
         tokens: Tokens::new(args.blocks, args.drafts, args.changed, rows, slots),
+        needed: Needed {
+            bits: args.needed,
+            open: args.open,
+            flat: args.flat,
+        },
         rows,
         rank,
         vocabulary,
         aligned: args.aligned != 0,
         row_block: block_idx_x() % row_blocks,
-        first_tile: block_idx_x() / row_blocks,
+        share: block_idx_x() / row_blocks,
         blocks: grid_dim_x() / row_blocks,
     };
     // SAFETY: the kernel's contract.
@@ -165,13 +181,14 @@ struct Job {
     arrived: Global<u32>,
     flag: *const u32,
     tokens: Tokens,
+    needed: Needed,
     rows: u32,
     rank: u32,
     vocabulary: u32,
     aligned: bool,
     row_block: u32,
-    /// The first tile, and how many blocks share the row block.
-    first_tile: u32,
+    /// Which share of the tiles it takes, and how many blocks share the row block.
+    share: u32,
     blocks: u32,
 }
 
@@ -195,9 +212,26 @@ impl Job {
         );
         let stage = |i: u32| ring.slice((i & (STAGES - 1)) * TILE * CHUNK, TILE * CHUNK);
 
+        if !self.needed.is_all() {
+            pdl::launch_dependents();
+            pdl::wait();
+        }
+        // SAFETY: the caller's contract. The row block's words are cleared once all its blocks have arrived.
+        let (needed, open) = unsafe {
+            let needed = self.needed.unless_flat(self.rows);
+            (needed, needed.open_rows(self.row_block, self.vocabulary))
+        };
+        if open == 0 {
+            return;
+        }
         // The chunk that is fetched next: three ahead of the one in use.
-        let (mut fetch_tile, mut fetch_chunk, mut fetched) = (self.first_tile, 0, 0);
+        let mut fetch_walk = Walk::new(needed.is_all());
+        let bits = || self.needed.words(self.row_block, self.vocabulary);
+        let mut walk = fetch_walk;
         let tiles = self.vocabulary.div_ceil(TILE);
+        let (mut fetch_place, mut fetch_chunk, mut fetched) = (self.share, 0, 0);
+        // SAFETY: as above.
+        let mut fetch_tile = unsafe { fetch_walk.tile(bits(), tiles, fetch_place) };
         macro_rules! fetch {
             () => {
                 if fetch_tile < tiles {
@@ -208,7 +242,9 @@ impl Job {
                 fetch_chunk += 1;
                 if fetch_chunk == chunks {
                     fetch_chunk = 0;
-                    fetch_tile += self.blocks;
+                    fetch_place += self.blocks;
+                    // SAFETY: as above.
+                    fetch_tile = unsafe { fetch_walk.tile(bits(), tiles, fetch_place) };
                 }
             };
         }
@@ -236,8 +272,13 @@ impl Job {
         let base_rows = RowWalk::new(&self.base, self.row_block * ROWS + thread_idx_x() / 16);
         let shifts = self.shifts::<ROWS, I>(row);
         let mut bests = [[Best::none(); 2]; I];
-        let (mut tile, mut used) = (self.first_tile, 0);
-        while tile < tiles {
+        let (mut place, mut used) = (self.share, 0);
+        loop {
+            // SAFETY: as above.
+            let tile = unsafe { walk.tile(bits(), tiles, place) };
+            if tile >= tiles {
+                break;
+            }
             let mut sums: Sums<I, J> = [[[0.0; 4]; J]; I];
             let mut chunk = 0;
             while chunk < chunks {
@@ -264,7 +305,7 @@ impl Job {
             }
             // SAFETY: the base logits of this tile are there.
             unsafe { self.compare::<I, J>(&sums, base, shifts, (row, tile, column), &mut bests) };
-            tile += self.blocks;
+            place += self.blocks;
         }
         // SAFETY: the chunks are used up, and the ring is free after the barrier in it.
         unsafe { self.finish::<ROWS, I, WN>(ring.cast(), row, warp % WN, &bests) };
@@ -483,9 +524,22 @@ impl Job {
                 last.st(0, u32::from(is_last));
             }
             sync_threads();
-            if has_row & (last.ld(0) != 0) {
+            if last.ld(0) == 0 {
+                return;
+            }
+            let needed = self.needed.unless_flat(self.rows);
+            if has_row {
                 let key = self.keys.atomic_exchange(own, 0);
-                self.tokens.write(own, i64::from(index_of(key)));
+                if needed.is_open(own) {
+                    self.tokens.write(own, i64::from(index_of(key)));
+                }
+            }
+            if !needed.is_all() {
+                let mut word = thread;
+                while word < words(self.vocabulary) {
+                    needed.words(self.row_block, self.vocabulary).st(word, 0);
+                    word += THREADS;
+                }
             }
         }
     }

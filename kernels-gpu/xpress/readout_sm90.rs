@@ -30,6 +30,9 @@
 //! 11. Where requests lie apart, a group is as many whole requests as 64 rows hold: a box of three dimensions (entries, slots, requests)
 //!     fetches them. Rows that are left over hold what was there before; they meet no others, and are dropped at the end.
 
+//! 12. A pruned readout goes over the tiles that [`prune`](super::prune) left to it, still in rising order, and writes the rows that are
+//!     open. If none is, it ends at once. It fetches nothing before `pdl::wait`: what it has to fetch is not known.
+
 mod consumer;
 mod producer;
 mod tensor_maps;
@@ -38,6 +41,7 @@ pub use tensor_maps::{
     THREADS as MAPS_THREADS, TensorMapsArgs, XPRESS_TENSOR_MAPS, xpress_tensor_maps,
 };
 
+use super::needed::Needed;
 use super::winner::Tokens;
 use cuda_std::shared::dynamic_shared_mem_aligned;
 use cuda_std::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
@@ -47,7 +51,7 @@ use cuda_std::{Global, Kernel, Shared, at_least_one, bf16, mbarrier, pdl, wgmma}
 /// R, latent channels.
 pub const RANK: u32 = 256;
 /// Vocabulary entries of a tile, and the smallest vocabulary.
-pub const TILE: u32 = 128;
+pub const TILE: u32 = super::needed::TILE;
 /// Rows of a group at most.
 pub const GROUP_ROWS: u32 = 64;
 /// Columns of a box: 128 bytes, the width of the swizzle.
@@ -139,6 +143,12 @@ kernels! {
         flag: *const u32,
         /// This pass's flag, set if a token changes; null to leave it out.
         changed: *mut u32,
+        /// `[row blocks, words]`: the tiles to look at, zero at the end; null for all of them.
+        needed: *mut u32,
+        /// `[rows]`: which rows are this kernel's; not read if `needed` is null.
+        open: *const u32,
+        /// Rows that needed most tiles in the pass before: from a quarter on all tiles are looked at. Null for none.
+        flat: *const u32,
         /// N * slots.
         rows: u32,
         /// Draft slots of a request.
@@ -228,6 +238,39 @@ unsafe fn readout<const WGS: u32, const MB: u32>(args: HopperArgs) {
             job.consume();
         }
     }
+}
+
+/// What to look at. Found anew where it is used: kept, it would take registers that the products need.
+///
+/// # Safety
+/// - The kernel's contract; unless all tiles are needed, `pdl::wait` was called.
+#[inline(always)]
+unsafe fn needed(args: &HopperArgs) -> Needed {
+    let needed = Needed {
+        bits: args.needed,
+        open: args.open,
+        flat: args.flat,
+    };
+    // SAFETY: the caller's contract.
+    unsafe { needed.unless_flat(args.rows) }
+}
+
+/// Whether any row is open of row blocks `first`, `first + step` and so on. If none is of all, all blocks see it, and none clears bits.
+///
+/// # Safety
+/// - As [`needed`].
+#[inline(always)]
+unsafe fn has_open_rows(args: &HopperArgs, row_blocks: u32, first: u32, step: u32) -> bool {
+    // SAFETY: the caller's contract.
+    let needed = unsafe { needed(args) };
+    let mut open = u32::from(needed.is_all());
+    let mut row_block = first;
+    while row_block < row_blocks && open == 0 {
+        // SAFETY: as above.
+        open |= unsafe { needed.open_rows(row_block, args.vocabulary) };
+        row_block += step;
+    }
+    open != 0
 }
 
 /// What a block does.

@@ -175,7 +175,7 @@ impl Row {
     /// # Safety
     /// - As [`whole`](Self::whole).
     #[inline(always)]
-    unsafe fn one(&self, element: i64) -> u32 {
+    pub(super) unsafe fn one(&self, element: i64) -> u32 {
         let inside = (element >= 0) & (element < i64::from(self.width));
         // SAFETY: the caller's contract; inside the row.
         let value = unsafe { self.values.ld_nc_if(element, inside, bf16::NEG_INFINITY) };

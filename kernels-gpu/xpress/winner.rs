@@ -159,6 +159,22 @@ impl Tokens {
         }
     }
 
+    /// Where a row's token lies in the blocks.
+    #[inline(always)]
+    fn place(&self, row: u32) -> u64 {
+        u64::from(row) + u64::from(row / at_least_one(self.slots)) + 1
+    }
+
+    /// The token of a row.
+    ///
+    /// # Safety
+    /// - `blocks` is valid for all rows and their anchors; no other thread of the launch writes the row.
+    #[inline(always)]
+    pub(super) unsafe fn read(&self, row: u32) -> i64 {
+        // SAFETY: the caller's contract.
+        unsafe { self.blocks.ld(self.place(row)) }
+    }
+
     /// Writes the token of a row.
     ///
     /// # Safety
@@ -166,7 +182,7 @@ impl Tokens {
     /// - One thread of the launch writes the row. The old token is there if `changed` is not null.
     #[inline(always)]
     pub(super) unsafe fn write(&self, row: u32, token: i64) {
-        let at = u64::from(row) + u64::from(row / at_least_one(self.slots)) + 1;
+        let at = self.place(row);
         // SAFETY: the caller's contract.
         unsafe {
             if !self.changed.is_null() && self.blocks.ld(at) != token {

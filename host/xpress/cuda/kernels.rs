@@ -1,7 +1,8 @@
 //! The innermost ring: the kernels, looked up and checked once, launched without further checks.
 
 use specdraft_kernels::xpress::{
-    ROW_BLOCKS, argmax, hidden, latent, latent_resident, maxima, readout, score, tile, topc,
+    ROW_BLOCKS, argmax, chunks, hidden, latent, latent_resident, maxima, prune, readout, score,
+    tile, topc,
 };
 
 use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream};
@@ -15,12 +16,14 @@ pub struct XpressKernels {
     project: [PreparedKernel<{ hidden::XPRESS_PROJECT_32.params.len() }>; 2],
     combine: [PreparedKernel<{ hidden::XPRESS_COMBINE_32.params.len() }>; 2],
     start: PreparedKernel<{ argmax::XPRESS_START.params.len() }>,
+    start_chunks: PreparedKernel<{ chunks::XPRESS_START_CHUNKS.params.len() }>,
     mix: PreparedKernel<{ latent::XPRESS_MIX.params.len() }>,
     gate_up: [PreparedKernel<{ latent::XPRESS_GATE_UP_32.params.len() }>; 2],
     down: [PreparedKernel<{ latent::XPRESS_DOWN_32.params.len() }>; 2],
     resident_mix: [PreparedKernel<{ latent::XPRESS_MIX.params.len() }>; 3],
     resident_gate_up: [PreparedKernel<{ latent::XPRESS_GATE_UP_32.params.len() }>; 3],
     resident_down: [PreparedKernel<{ latent::XPRESS_DOWN_32.params.len() }>; 3],
+    prune: PreparedKernel<{ prune::XPRESS_PRUNE.params.len() }>,
     readout: [PreparedKernel<{ readout::XPRESS_READOUT_16.params.len() }>; ROW_BLOCKS.len()],
     maxima: PreparedKernel<{ maxima::XPRESS_MAXIMA.params.len() }>,
     select: PreparedKernel<{ topc::XPRESS_SELECT.params.len() }>,
@@ -49,6 +52,7 @@ impl XpressKernels {
                 PreparedKernel::new(module, &hidden::XPRESS_COMBINE_64)?,
             ],
             start: PreparedKernel::new(module, &argmax::XPRESS_START)?,
+            start_chunks: PreparedKernel::new(module, &chunks::XPRESS_START_CHUNKS)?,
             mix: PreparedKernel::new(module, &latent::XPRESS_MIX)?,
             gate_up: [
                 PreparedKernel::new(module, &latent::XPRESS_GATE_UP_32)?,
@@ -73,6 +77,7 @@ impl XpressKernels {
                 PreparedKernel::deferred(module, &latent::XPRESS_DOWN_RESIDENT_64X32)?,
                 PreparedKernel::deferred(module, &latent::XPRESS_DOWN_RESIDENT_64X64)?,
             ],
+            prune: PreparedKernel::new(module, &prune::XPRESS_PRUNE)?,
             readout: [
                 PreparedKernel::new(module, &readout::XPRESS_READOUT_16)?,
                 PreparedKernel::new(module, &readout::XPRESS_READOUT_32)?,
@@ -139,7 +144,7 @@ impl XpressKernels {
         for kernel in &self.combine {
             all.push(of(kernel)?);
         }
-        all.extend([of(&self.start)?, of(&self.mix)?]);
+        all.extend([of(&self.start)?, of(&self.start_chunks)?, of(&self.mix)?]);
         for kernel in &self.gate_up {
             all.push(of(kernel)?);
         }
@@ -155,6 +160,7 @@ impl XpressKernels {
         for kernel in &self.resident_down {
             all.push(of(kernel)?);
         }
+        all.push(of(&self.prune)?);
         for kernel in &self.readout {
             all.push(of(kernel)?);
         }
@@ -231,6 +237,8 @@ impl XpressKernels {
                     self.combine[tile.index()].launch(stream, shape, args.words())
                 }
                 Call::Start(args) => self.start.launch(stream, shape, args.words()),
+                Call::StartChunks(args) => self.start_chunks.launch(stream, shape, args.words()),
+                Call::Prune(args) => self.prune.launch(stream, shape, args.words()),
                 Call::Mix(args) => self.mix.launch(stream, shape, args.words()),
                 Call::GateUp(tile, args) => {
                     self.gate_up[tile.index()].launch(stream, shape, args.words())

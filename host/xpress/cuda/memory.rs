@@ -2,15 +2,19 @@
 
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
+use specdraft_kernels::xpress::needed::TILE;
 
 use crate::driver::{Context, DeviceBuffer, DriverError, Stream};
+use crate::xpress::norms::tile_norms;
 use crate::xpress::plan::{Scratch, Weights};
 use crate::xpress::{XpressConfig, XpressHead, XpressLimits, XpressMemory};
 
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// In the order of [`Weights`]' fields.
+    /// In the order of [`Weights`]' fields, as far as they are bf16.
     weights: [DeviceBuffer<u16>; 8],
+    /// Bounds on the norms of w2's rows.
+    norms: DeviceBuffer<f32>,
     /// In the order of [`Scratch`]'s fields.
     scratch: Vec<DeviceBuffer<u64>>,
 }
@@ -44,6 +48,12 @@ impl Memory {
                 upload(&weights.down, "mlp.down_proj.weight")?,
                 upload(&weights.w2, "w2.weight")?,
             ],
+            norms: DeviceBuffer::from_slice(
+                context,
+                stream,
+                &tile_norms(&weights.w2, head.config().rank),
+                "norms of w2.weight",
+            )?,
             scratch: (0..Scratch::ARRAYS)
                 .map(allocate)
                 .collect::<Result<_, _>>()?,
@@ -62,6 +72,7 @@ impl Memory {
             gate_up,
             down,
             w2,
+            norms: self.norms.ptr(),
         }
     }
 
@@ -75,10 +86,16 @@ impl Memory {
         (keys, arrived)
     }
 
+    /// What has been counted: open rows, and tiles that they needed.
+    pub(super) fn counts(&self, stream: Stream<'_>) -> Result<[u64; 2], DriverError> {
+        let counts = self.scratch[Scratch::COUNTS].read(stream, 0, 2)?;
+        Ok([counts[0], counts[1]])
+    }
+
     /// What it holds.
     pub(super) fn sizes(&self) -> XpressMemory {
         XpressMemory {
-            weights: self.weights.iter().map(DeviceBuffer::bytes).sum(),
+            weights: self.weights.iter().map(DeviceBuffer::bytes).sum::<u64>() + self.norms.bytes(),
             scratch: self.scratch.iter().map(DeviceBuffer::bytes).sum(),
         }
     }
@@ -91,7 +108,7 @@ impl Memory {
     ) -> XpressMemory {
         let scratch = Scratch::bytes(config, limits, multiprocessors);
         XpressMemory {
-            weights: config.weight_bytes(),
+            weights: config.weight_bytes() + 4 * config.vocab_size.div_ceil(TILE as usize) as u64,
             scratch: scratch.iter().map(|bytes| bytes.next_multiple_of(8)).sum(),
         }
     }

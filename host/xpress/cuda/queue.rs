@@ -1,6 +1,7 @@
 //! A plan's launches on a stream.
 
 use specdraft_kernels::xpress::latent::{DownArgs, MixArgs};
+use specdraft_kernels::xpress::readout::ReadoutArgs;
 use specdraft_kernels::xpress::score::ScoreArgs;
 
 use super::XpressKernels;
@@ -41,6 +42,10 @@ impl Enqueue for Queue<'_> {
         // again after every launch.
         unsafe { self.kernels.launch(self.stream, self.dependent, launch)? };
         Ok(())
+    }
+
+    fn readout_rows(&self, args: &ReadoutArgs) -> Option<u32> {
+        self.hopper.as_ref()?.row_block(args)
     }
 
     fn latents(&mut self, mix: &MixArgs, down: &DownArgs) -> Result<bool> {

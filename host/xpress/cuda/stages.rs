@@ -1,13 +1,14 @@
 //! The stages of a refinement, one call each, on an engine's own arrays.
 
 use half::bf16;
+use specdraft_kernels::xpress::chunks::chunks;
 
 use super::views::Checked;
 use super::{CudaXpress, DeviceBlocks};
 use crate::driver::{DeviceSlice, DeviceSliceMut, Stream};
 use crate::error::Result;
 use crate::xpress::backend::check_topc;
-use crate::xpress::plan::{Out, Over};
+use crate::xpress::plan::{Out, Over, Pruning};
 use crate::xpress::{Mlp, XpressConfig};
 
 impl CudaXpress {
@@ -90,7 +91,70 @@ impl CudaXpress {
         }
         let out = Out::to(blocks.ptr());
         self.enqueue(stream, |plan, queue| {
-            plan.readout(base.view(), latents.ptr(), out, queue)
+            plan.readout(base.view(), latents.ptr(), out, None, queue)
+        })
+    }
+
+    /// Enqueues finding the largest base logit of each chunk of a draft slot: `[N, B-1, chunks]` with [`chunks`](Self::chunks) of them, for
+    /// [`readout_pruned`](Self::readout_pruned).
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn chunk_maxima(
+        &mut self,
+        stream: Stream<'_>,
+        base: DeviceBlocks<'_>,
+        maxima: DeviceSliceMut<'_, bf16>,
+    ) -> Result<()> {
+        let checked = Checked::new(&self.config, &self.limits);
+        let n = checked.base(&base)?;
+        let count = n * self.config.num_draft_tokens() * self.chunks();
+        checked.output("maxima", &maxima, count)?;
+        if n == 0 {
+            return Ok(());
+        }
+        self.enqueue(stream, |plan, queue| {
+            plan.chunk_maxima(base.view(), maxima.ptr(), queue)
+        })
+    }
+
+    /// How many maxima [`chunk_maxima`](Self::chunk_maxima) finds for a draft slot.
+    pub fn chunks(&self) -> usize {
+        chunks(self.config.vocab_size as u32) as usize
+    }
+
+    /// Enqueues [`readout_argmax`](Self::readout_argmax) with the maxima of `base`'s chunks: the same tokens, but only those are looked at that
+    /// may score more than the tokens in slots 1.. of `blocks`. Any tokens will do, the last pass's do well.
+    ///
+    /// # Errors
+    /// As [`refine`](Self::refine).
+    pub fn readout_pruned(
+        &mut self,
+        stream: Stream<'_>,
+        latents: DeviceSlice<'_, bf16>,
+        (base, maxima): (DeviceBlocks<'_>, DeviceSlice<'_, bf16>),
+        blocks: DeviceSliceMut<'_, i64>,
+    ) -> Result<()> {
+        let XpressConfig {
+            block_size: b,
+            rank: r,
+            ..
+        } = self.config;
+        let checked = Checked::new(&self.config, &self.limits);
+        let n = checked.base(&base)?;
+        checked.input("latents", &latents, n * (b - 1) * r)?;
+        checked.input("maxima", &maxima, n * (b - 1) * self.chunks())?;
+        checked.output("blocks", &blocks, n * b)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let out = Out::to(blocks.ptr());
+        let pruning = Pruning {
+            chunks: maxima.ptr(),
+            flat: [0; 2],
+        };
+        self.enqueue(stream, |plan, queue| {
+            plan.readout(base.view(), latents.ptr(), out, Some(pruning), queue)
         })
     }
 

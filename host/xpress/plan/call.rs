@@ -1,10 +1,12 @@
 //! One launch: a kernel, its arguments, its grid.
 
 use specdraft_kernels::xpress::argmax::{AddArgs, StartArgs, TopcArgs};
+use specdraft_kernels::xpress::chunks::StartChunksArgs;
 use specdraft_kernels::xpress::hidden::{CombineArgs, MeanArgs, ProjectArgs};
 use specdraft_kernels::xpress::latent::{DownArgs, GateUpArgs, MixArgs};
 use specdraft_kernels::xpress::latent_resident as resident;
 use specdraft_kernels::xpress::maxima::MaximaArgs;
+use specdraft_kernels::xpress::prune::PruneArgs;
 use specdraft_kernels::xpress::readout::ReadoutArgs;
 use specdraft_kernels::xpress::score::ScoreArgs;
 use specdraft_kernels::xpress::tile::{self, ring_bytes, side};
@@ -19,12 +21,14 @@ pub(crate) enum Call {
     Project(Tile, ProjectArgs),
     Combine(Tile, CombineArgs),
     Start(StartArgs),
+    StartChunks(StartChunksArgs),
     Mix(MixArgs),
     GateUp(Tile, GateUpArgs),
     Down(Tile, DownArgs),
     ResidentMix(Size, MixArgs),
     ResidentGateUp(Size, GateUpArgs),
     ResidentDown(Size, DownArgs),
+    Prune(PruneArgs),
     /// With the index into [`ROW_BLOCKS`].
     Readout(usize, ReadoutArgs),
     Maxima(MaximaArgs),
@@ -61,6 +65,11 @@ pub(crate) struct Launch {
 /// Takes launches, in order.
 pub(crate) trait Enqueue {
     fn enqueue(&mut self, launch: &Launch) -> Result<()>;
+
+    /// Rows of a row block of the readout that takes these arguments in the general kernel's stead, if there is one.
+    fn readout_rows(&self, _: &ReadoutArgs) -> Option<u32> {
+        None
+    }
 
     /// Takes a pass's latent stage in one launch, where there is a kernel for it: the arguments are those of the first and the last kernel
     /// that would run instead. `false` if there is none: nothing was enqueued.

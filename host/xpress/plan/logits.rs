@@ -4,7 +4,9 @@ use std::ptr::null_mut;
 
 use specdraft_kernels::xpress::ROW_BLOCKS;
 use specdraft_kernels::xpress::argmax::{self, AddArgs, StartArgs, TopcArgs};
+use specdraft_kernels::xpress::chunks::StartChunksArgs;
 use specdraft_kernels::xpress::maxima::{self, MaximaArgs};
+use specdraft_kernels::xpress::prune::{self, PruneArgs};
 use specdraft_kernels::xpress::readout::{self, ReadoutArgs};
 use specdraft_kernels::xpress::score::{self, ScoreArgs};
 use specdraft_kernels::xpress::topc::{self, SelectArgs};
@@ -25,6 +27,15 @@ pub(crate) struct Out {
     pub(crate) changed: u64,
 }
 
+/// What a pass needs to look only at tokens that can win.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pruning {
+    /// The largest logit of each chunk, `[N, B-1, chunks]`.
+    pub(crate) chunks: u64,
+    /// How many rows were flat in the pass before, and in this one: 0 if nobody asks.
+    pub(crate) flat: [u64; 2],
+}
+
 impl Out {
     /// For a pass by itself.
     pub(crate) fn to(blocks: u64) -> Self {
@@ -38,12 +49,13 @@ impl Out {
 }
 
 impl Plan {
-    /// The readout of latents over the whole vocabulary.
+    /// The readout of latents over the whole vocabulary, or over what is left of it.
     pub(crate) fn readout(
         &self,
         base: View,
         latents: u64,
         out: Out,
+        pruning: Option<Pruning>,
         to: &mut dyn Enqueue,
     ) -> Result<()> {
         let Sizes { v, r, b, .. } = self.sizes;
@@ -53,31 +65,76 @@ impl Plan {
         let resident = self.gpu.multiprocessors * self.gpu.readout_blocks[kernel];
         // As many blocks a row block as run at the same time, but none without work.
         let shares = (resident / row_blocks).clamp(1, v.div_ceil(readout::TILE));
+        let [flat_before, _] = pruning.map_or([0; 2], |pruning| pruning.flat);
+        let if_pruned = |address| if pruning.is_some() { address } else { 0 };
+        let args = ReadoutArgs {
+            latents: pointer(latents),
+            w2: pointer(self.weights.w2),
+            base: pointer(base.address),
+            request_stride: base.layout.request_stride as u64,
+            slot_stride: base.layout.slot_stride as u64,
+            blocks: pointer_mut(out.blocks),
+            drafts: pointer_mut(out.drafts),
+            keys: pointer_mut(self.scratch.keys),
+            arrived: pointer_mut(self.scratch.arrived),
+            flag: pointer(out.flag),
+            changed: pointer_mut(out.changed),
+            needed: pointer_mut(if_pruned(self.scratch.needed)),
+            open: pointer(if_pruned(self.scratch.open)),
+            flat: pointer(flat_before),
+            rows,
+            slots: b - 1,
+            rank: r,
+            vocabulary: v,
+            aligned: base.is_aligned().into(),
+        };
+        if let Some(pruning) = pruning {
+            let block_rows = to.readout_rows(&args).unwrap_or(ROW_BLOCKS[kernel]);
+            self.prune(&args, pruning, block_rows, to)?;
+        }
         to.enqueue(&Launch {
-            call: Call::Readout(
-                kernel,
-                ReadoutArgs {
-                    latents: pointer(latents),
-                    w2: pointer(self.weights.w2),
-                    base: pointer(base.address),
-                    request_stride: base.layout.request_stride as u64,
-                    slot_stride: base.layout.slot_stride as u64,
-                    blocks: pointer_mut(out.blocks),
-                    drafts: pointer_mut(out.drafts),
-                    keys: pointer_mut(self.scratch.keys),
-                    arrived: pointer_mut(self.scratch.arrived),
-                    flag: pointer(out.flag),
-                    changed: pointer_mut(out.changed),
-                    rows,
-                    slots: b - 1,
-                    rank: r,
-                    vocabulary: v,
-                    aligned: base.is_aligned().into(),
-                },
-            ),
+            call: Call::Readout(kernel, args),
             grid: [row_blocks * shares, 1, 1],
             threads: readout::THREADS,
             shared_bytes: readout::bytes(ROW_BLOCKS[kernel], r),
+        })
+    }
+
+    /// Decides what rows of a readout it can, and says what is left to the readout, whose row blocks have so many rows.
+    fn prune(
+        &self,
+        readout: &ReadoutArgs,
+        pruning: Pruning,
+        block_rows: u32,
+        to: &mut dyn Enqueue,
+    ) -> Result<()> {
+        to.enqueue(&Launch {
+            call: Call::Prune(PruneArgs {
+                latents: readout.latents,
+                w2: readout.w2,
+                base: readout.base,
+                request_stride: readout.request_stride,
+                slot_stride: readout.slot_stride,
+                maxima: pointer(pruning.chunks),
+                norms: pointer(self.weights.norms),
+                blocks: readout.blocks,
+                drafts: readout.drafts,
+                flag: readout.flag,
+                changed: readout.changed,
+                needed: readout.needed,
+                open: readout.open.cast_mut(),
+                flat: readout.flat,
+                flat_now: pointer_mut(pruning.flat[1]),
+                counts: pointer_mut(self.scratch.counts),
+                rows: readout.rows,
+                slots: readout.slots,
+                rank: readout.rank,
+                vocabulary: readout.vocabulary,
+                block_rows,
+            }),
+            grid: [readout.rows, 1, 1],
+            threads: prune::THREADS,
+            shared_bytes: 0,
         })
     }
 
@@ -244,6 +301,52 @@ impl Plan {
                 blocks: pointer_mut(self.scratch.blocks),
                 drafts: pointer_mut(step.drafts),
                 changed: pointer_mut(self.scratch.changed),
+                keys: pointer_mut(self.scratch.keys),
+                arrived: pointer_mut(self.scratch.arrived),
+                rows,
+                slots: b - 1,
+                width: v,
+                parts,
+                part,
+            }),
+            grid: [rows * parts, 1, 1],
+            threads: argmax::THREADS,
+            shared_bytes: 0,
+        })
+    }
+
+    /// The blocks of a step whose passes are pruned, and the largest logit of each chunk.
+    pub(super) fn start_chunks(&self, step: &Step, to: &mut dyn Enqueue) -> Result<()> {
+        let blocks = [step.anchors, step.seeds, self.scratch.blocks, step.drafts];
+        self.chunks_of(step.base, blocks, self.scratch.chunks, to)
+    }
+
+    /// The largest logit of each chunk of base logits, to `chunks`.
+    pub(crate) fn chunk_maxima(&self, base: View, chunks: u64, to: &mut dyn Enqueue) -> Result<()> {
+        self.chunks_of(base, [0; 4], chunks, to)
+    }
+
+    fn chunks_of(
+        &self,
+        base: View,
+        [anchors, seeds, blocks, drafts]: [u64; 4],
+        chunks: u64,
+        to: &mut dyn Enqueue,
+    ) -> Result<()> {
+        let Sizes { v, b, .. } = self.sizes;
+        let (base, rows) = (base.draft_rows(b - 1), base.rows(b - 1));
+        let (parts, part) = self.parts(rows, v);
+        to.enqueue(&Launch {
+            call: Call::StartChunks(StartChunksArgs {
+                base: pointer(base.address),
+                request_stride: base.layout.request_stride as u64,
+                slot_stride: base.layout.slot_stride as u64,
+                anchors: pointer(anchors),
+                seeds: pointer(seeds),
+                blocks: pointer_mut(blocks),
+                drafts: pointer_mut(drafts),
+                changed: pointer_mut(self.scratch.changed),
+                maxima: pointer_mut(chunks),
                 keys: pointer_mut(self.scratch.keys),
                 arrived: pointer_mut(self.scratch.arrived),
                 rows,

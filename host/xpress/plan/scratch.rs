@@ -1,9 +1,11 @@
 //! The memory that calls work with.
 
-use specdraft_kernels::xpress::MAX_PASSES;
+use specdraft_kernels::xpress::chunks::chunks;
 use specdraft_kernels::xpress::hidden;
 use specdraft_kernels::xpress::maxima;
+use specdraft_kernels::xpress::needed;
 use specdraft_kernels::xpress::tile::side;
+use specdraft_kernels::xpress::{MAX_PASSES, ROW_BLOCKS};
 
 use crate::xpress::{XpressConfig, XpressLimits};
 
@@ -14,6 +16,10 @@ pub(crate) struct Scratch {
     pub(crate) keys: u64,
     /// All zero between calls.
     pub(crate) arrived: u64,
+    /// All zero between calls.
+    pub(crate) needed: u64,
+    /// Of all calls.
+    pub(crate) counts: u64,
     pub(crate) changed: u64,
     pub(crate) mean: u64,
     pub(crate) projected: u64,
@@ -27,13 +33,22 @@ pub(crate) struct Scratch {
     pub(crate) maxima: u64,
     pub(crate) ids: u64,
     pub(crate) logits: u64,
+    pub(crate) chunks: u64,
+    pub(crate) open: u64,
 }
 
 impl Scratch {
     /// How many arrays there are.
-    pub(crate) const ARRAYS: usize = 15;
+    pub(crate) const ARRAYS: usize = 19;
 
-    /// Bytes of each array, in the order of the fields. The first two have to be zero before the first call.
+    /// How many of them, the first ones, have to be zero before the first call.
+    pub(crate) const ZEROED: usize = 4;
+
+    /// Which of them `counts` is.
+    #[cfg(feature = "cuda")]
+    pub(crate) const COUNTS: usize = 3;
+
+    /// Bytes of each array, in the order of the fields.
     pub(crate) fn bytes(
         config: &XpressConfig,
         limits: &XpressLimits,
@@ -64,7 +79,10 @@ impl Scratch {
         [
             8 * rows,
             4 * rows.max(x * y),
-            4 * u64::from(MAX_PASSES),
+            4 * rows.div_ceil(u64::from(ROW_BLOCKS[0])) * u64::from(needed::words(v as u32)),
+            16,
+            // A pass's flag, and how many of its rows were flat.
+            2 * 4 * u64::from(MAX_PASSES),
             2 * n * d,
             2 * (n * b + n) * r,
             4 * partial,
@@ -77,6 +95,8 @@ impl Scratch {
             2 * groups,
             4 * rows * c,
             2 * rows * c,
+            2 * rows * u64::from(chunks(v as u32)),
+            4 * rows,
         ]
     }
 
@@ -85,6 +105,8 @@ impl Scratch {
         let [
             keys,
             arrived,
+            needed,
+            counts,
             changed,
             mean,
             projected,
@@ -98,10 +120,14 @@ impl Scratch {
             maxima,
             ids,
             logits,
+            chunks,
+            open,
         ] = addresses;
         Self {
             keys,
             arrived,
+            needed,
+            counts,
             changed,
             mean,
             projected,
@@ -115,6 +141,8 @@ impl Scratch {
             maxima,
             ids,
             logits,
+            chunks,
+            open,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The warpgroups that multiply, add and compare.
 
 use super::producer::LATENTS;
-use super::{CHUNK, CHUNKS, GROUP_BOX, GROUP_ROWS, Job, TILE_CHUNKS};
+use super::{CHUNK, CHUNKS, GROUP_BOX, GROUP_ROWS, Job, TILE_CHUNKS, has_open_rows, needed};
+use crate::xpress::needed::words;
 use crate::xpress::winner::{Best, index_of};
 use cuda_std::mma::load_matrix_x4;
 use cuda_std::thread::{device_fence, grid_dim_x, sync_threads_partial, thread_idx_x};
@@ -43,6 +44,12 @@ impl<const WGS: u32, const MB: u32> Job<WGS, MB> {
         unsafe {
             if self.pass_before() == 0 {
                 return;
+            }
+            if !self.args.needed.is_null() {
+                let open = has_open_rows(&self.args, self.row_blocks, thread_idx_x() % 32, 32);
+                if !warp::vote_any(open) {
+                    return;
+                }
             }
             if thread_idx_x() / WARPGROUP < self.busy {
                 self.find_bests();
@@ -284,12 +291,23 @@ impl<const WGS: u32, const MB: u32> Job<WGS, MB> {
             if last.ld(0u32) == 0 {
                 return;
             }
-            let tokens = self.tokens();
+            let (tokens, needed) = (self.tokens(), needed(&self.args));
             let mut row = thread;
             while row < self.args.rows {
                 let key = keys.atomic_exchange(row, 0);
-                tokens.write(row, i64::from(index_of(key)));
+                if needed.is_open(row) {
+                    tokens.write(row, i64::from(index_of(key)));
+                }
                 row += threads;
+            }
+            if !needed.is_all() {
+                let words = self.row_blocks * words(self.args.vocabulary);
+                let bits = Global::new(needed.bits, words);
+                let mut word = thread;
+                while word < words {
+                    bits.st(word, 0);
+                    word += threads;
+                }
             }
             if thread <= self.row_blocks {
                 counters.st_relaxed(thread, 0);

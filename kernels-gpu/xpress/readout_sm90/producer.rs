@@ -1,6 +1,10 @@
 //! The thread that fetches tiles.
 
-use super::{BOX_COLUMNS, CHUNK, CHUNKS, END, GROUP_BOX, HopperArgs, Job, RANK, TILE, TILE_CHUNKS};
+use super::{
+    BOX_COLUMNS, CHUNK, CHUNKS, END, GROUP_BOX, HopperArgs, Job, RANK, TILE, TILE_CHUNKS,
+    has_open_rows, needed,
+};
+use crate::xpress::needed::{Walk, words_of};
 use cuda_std::tma::{self, Policy};
 use cuda_std::{Global, mbarrier, pdl};
 
@@ -29,9 +33,18 @@ impl<const WGS: u32, const MB: u32> Job<WGS, MB> {
             stage: [0; 3],
             stage_parity: [1; 3],
         };
-        let (t0, t1) = (self.slot, self.slot + self.slots);
         // SAFETY: the kernel's contract; the rings' barriers say what is free. A block that stops waits for what it started.
         unsafe {
+            if !self.args.needed.is_null() {
+                pdl::wait();
+                if self.pass_before() == 0 || !has_open_rows(&self.args, self.row_blocks, 0, 1) {
+                    return;
+                }
+            }
+            let mut walk = Walk::new(needed(&self.args).is_all());
+            let bits = || words_of(self.args.needed, self.row_block, self.args.vocabulary);
+            let t0 = walk.tile(bits(), self.tiles, self.slot);
+            let t1 = walk.tile(bits(), self.tiles, self.slot + self.slots);
             tma::acquire(self.args.w2);
             if t0 < self.tiles {
                 self.fetch_w2(&mut rings, t0);
@@ -66,7 +79,7 @@ impl<const WGS: u32, const MB: u32> Job<WGS, MB> {
             }
             let counters = Global::new(self.args.counters, 1 + self.row_blocks);
             let ask = || counters.atomic_add(1 + self.row_block, 1);
-            let mut tile = 2 * self.slots + ask();
+            let mut place = 2 * self.slots + ask();
             let mut asked = ask();
             tma::acquire(self.args.base);
             // The latents' space is that of the base tiles.
@@ -83,12 +96,15 @@ impl<const WGS: u32, const MB: u32> Job<WGS, MB> {
             if t1 < self.tiles {
                 self.fetch_base(&mut rings, t1);
             }
-            while tile < self.tiles {
+            loop {
+                let tile = walk.tile(bits(), self.tiles, place);
+                if tile >= self.tiles {
+                    break;
+                }
                 self.fetch_w2(&mut rings, tile);
-                let next = 2 * self.slots + asked;
+                place = 2 * self.slots + asked;
                 asked = ask();
                 self.fetch_base(&mut rings, tile);
-                tile = next;
             }
             mbarrier::wait(memory.w2_empty, rings.chunk, rings.chunk_parity);
             // Storing the counter's last answer waits for it: it is in before the consumers end, and so before the last block clears the

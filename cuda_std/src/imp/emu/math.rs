@@ -14,3 +14,8 @@ pub(crate) fn recip_approx(x: f32) -> f32 {
 pub(crate) fn fma(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
 }
+
+#[inline]
+pub(crate) fn sqrt(x: f32) -> f32 {
+    x.sqrt()
+}

@@ -1,0 +1,100 @@
+//! Pruned passes on an NVIDIA GPU: by the general kernels and by those for Hopper the tokens of passes that look at everything. Run with
+//! `cargo test --release --features cuda --test gpu_xpress_pruned -- --ignored --test-threads 1 --nocapture`.
+
+use std::sync::Arc;
+
+use specdraft::driver::{Context, Driver, Module, Stream};
+use specdraft::xpress::cuda::{OwnedCudaXpress, PruningCounts, XpressKernels};
+use specdraft::xpress::{GeneratedStep, RefineInputs, XpressBackend, XpressConfig, XpressLimits};
+use test_support::xpress::pruned::{PEAKS, Peaks, Readouts, head, step};
+
+/// Passes that change something, most of the time.
+const PASSES: usize = 4;
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn pruned_passes_give_the_same_tokens() {
+    for readouts in [Readouts::Drawn, Readouts::Special] {
+        check(&config(151_936, 256, 16), &[1, 2, 5, 13, 40], readouts);
+        check(&config(33_001, 256, 9), &[1, 30], readouts);
+        check(&config(2500, 80, 32), &[1, 20], readouts);
+    }
+    check(&config(2048, 256, 16), &[1, 8], Readouts::Tiny);
+    check(&config(2048, 256, 16), &[1, 8], Readouts::Huge);
+}
+
+/// One refiner for all kinds of logits in turn: what a call leaves in its memory, the next one starts from.
+fn check(config: &XpressConfig, sizes: &[usize], readouts: Readouts) {
+    let most = sizes.iter().copied().max().unwrap();
+    let limits = XpressLimits {
+        max_num_reqs: most,
+        max_topc: 0,
+    };
+    let head = head(config, readouts).unwrap();
+    let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
+    for peaks in PEAKS {
+        let all = step(config, most, peaks).unwrap();
+        for &n in sizes {
+            let step = all.pick(&(0..n).collect::<Vec<_>>());
+            let what = format!("{n} requests of {config:?}, {peaks:?} logits, {readouts:?} w2");
+            for hopper in [false, true] {
+                gpu.inner_mut().set_hopper(hopper).unwrap();
+                gpu.inner_mut().set_pruning(false);
+                let expected = gpu.refine_trace(&inputs_of(&step)).unwrap();
+                gpu.inner_mut().set_pruning(true);
+                let before = counts(&mut gpu);
+                for round in 0..2 {
+                    let got = gpu.refine_trace(&inputs_of(&step)).unwrap();
+                    assert!(got == expected, "{what}, hopper {hopper}, round {round}");
+                }
+                let after = counts(&mut gpu);
+                if readouts == Readouts::Drawn {
+                    // Passes 1 to 4 of traces.
+                    let tried = 2 * n * config.num_draft_tokens() * (1 + 2 + 3 + 4);
+                    let open = after.open_rows - before.open_rows;
+                    match peaks {
+                        Peaks::Peaked => assert_eq!(after, before, "{what}, hopper {hopper}"),
+                        Peaks::Flat => assert!(open > 0, "{what}, hopper {hopper}"),
+                        _ => assert!(open < tried as u64, "{what}, hopper {hopper}: {open}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn counts(gpu: &mut OwnedCudaXpress) -> PruningCounts {
+    gpu.inner_mut().pruning_counts(Stream::PER_THREAD).unwrap()
+}
+
+fn inputs_of(step: &GeneratedStep) -> RefineInputs<'_> {
+    RefineInputs {
+        base: step.base().unwrap(),
+        hidden: step.hidden().unwrap(),
+        anchors: &step.anchors,
+        previous: &step.previous,
+        seeds: None,
+        passes: PASSES,
+        topc: 0,
+    }
+}
+
+fn config(vocab_size: usize, rank: usize, block_size: usize) -> XpressConfig {
+    XpressConfig {
+        vocab_size,
+        hidden_size: 64,
+        rank,
+        mlp_hidden: 2 * rank,
+        block_size,
+        num_passes: PASSES,
+        topc: 0,
+    }
+}
+
+fn kernels() -> Arc<XpressKernels> {
+    let driver = Driver::load().unwrap_or_else(|error| panic!("{error}"));
+    let device = driver.device(0).unwrap_or_else(|error| panic!("{error}"));
+    let context = Context::primary(&device).unwrap_or_else(|error| panic!("{error}"));
+    let module = Module::built_in(&context).unwrap_or_else(|error| panic!("{error}"));
+    Arc::new(XpressKernels::load(&module).unwrap_or_else(|error| panic!("{error}")))
+}
