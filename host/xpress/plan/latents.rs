@@ -146,8 +146,11 @@ impl Plan {
         tile.launch(Call::Down(tile, args), grid)
     }
 
-    /// The smallest tiles that leave every multiprocessor at most one of them, or else the largest, of those whose operands fit its shared
-    /// memory; and their grid. `None` if none do.
+    /// Small tiles if there is at most one for each multiprocessor, medium ones up to two, else large ones; of those whose operands fit its
+    /// shared memory. And their grid. `None` if none fit.
+    ///
+    /// On an H200 128 requests take 16.2 us in medium tiles, two a multiprocessor, 18.0 in large and 22.4 in small ones; 96 take 15.0, 17.7
+    /// and 19.1; 64 take 12.2, 15.4 and 12.4.
     fn size(
         &self,
         all: [u32; 2],
@@ -158,15 +161,16 @@ impl Plan {
             let [x, y] = tile(size);
             [all[0].div_ceil(x), all[1].div_ceil(y), 1]
         };
-        let is_small = |size: &Size| {
+        let few_enough = |size: &Size| {
             let [x, y, _] = grid(*size);
-            u64::from(x) * u64::from(y) <= self.gpu.multiprocessors.into()
+            let each = 1 + size.index() as u64;
+            u64::from(x) * u64::from(y) <= each * u64::from(self.gpu.multiprocessors)
         };
         let mut sizes = Size::ALL
             .into_iter()
             .filter(|&size| bytes(size) <= self.gpu.shared_bytes);
         let largest = sizes.clone().last();
-        let size = sizes.find(is_small).or(largest)?;
+        let size = sizes.find(few_enough).or(largest)?;
         Some((size, grid(size)))
     }
 
