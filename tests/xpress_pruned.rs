@@ -24,7 +24,8 @@ fn norms_that_are_no_numbers_prune_nothing_wrong() {
 }
 
 fn check(vocabulary: usize, rank: usize, offset: usize, peaks: Peaks, readouts: Readouts) {
-    for (seed, readout_rows) in [(1, 16), (2, 128)] {
+    let all = [(1, 16), (2, 128)];
+    for (seed, readout_rows) in all.into_iter().skip((readouts != Readouts::Drawn).into()) {
         let config = config(vocabulary, rank);
         let checked = check_pruned(
             &mut |head, n, prune| {
@@ -50,11 +51,11 @@ fn check(vocabulary: usize, rank: usize, offset: usize, peaks: Peaks, readouts: 
     }
 }
 
-/// Where each row has a token far above the others, no readout looks at anything.
+/// Where each row has a token far above the others, no readout looks at anything; where hundreds share the best, it does.
 #[test]
 fn peaked_logits_leave_nothing_to_the_readout() {
     let config = config(3000, 32);
-    for (peaks, leaves_nothing) in [(Peaks::Peaked, true), (Peaks::Some, false)] {
+    for (peaks, leaves_nothing) in [(Peaks::Peaked, true), (Peaks::Ties, false)] {
         let work = |prune| {
             let options = EmulatorXpressOptions {
                 prune,
