@@ -2,7 +2,7 @@
 
 use crate::suffix::{index, ingest, observe, propose, reset};
 use crate::xpress::{
-    argmax, chunks, hidden, latent, latent_sm90, maxima, prune, readout, readout_sm90,
+    argmax, chunks, hidden, latent, latent_sm90, prune, readout, readout_sm90,
     refine_resident_sm90, refine_topc_sm90, score, topc,
 };
 use cuda_std::Kernel;
@@ -54,7 +54,6 @@ pub const KERNELS: &[Kernel] = &[
     readout_sm90::XPRESS_READOUT_SM90_128,
     readout_sm90::XPRESS_READOUT_SM90_256,
     readout_sm90::XPRESS_READOUT_SM90_192,
-    maxima::XPRESS_MAXIMA,
     topc::XPRESS_SELECT,
     score::XPRESS_SCORE,
     refine_topc_sm90::XPRESS_REFINE_TOPC_1,

@@ -107,7 +107,6 @@ fn calls_only_enqueue() {
         "xpress_combine_32",
     ];
     let select = [
-        "xpress_maxima",
         "xpress_select",
         "xpress_mean",
         "xpress_project_32",

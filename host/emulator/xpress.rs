@@ -6,7 +6,7 @@ use cuda_std::Kernel;
 use cuda_std::emu::{Buffer, LaunchConfig, Options, Schedule, launch};
 use half::bf16;
 use specdraft_kernels::xpress::{
-    ROW_BLOCKS, argmax, chunks, hidden, latent, maxima, prune, readout, score, topc,
+    ROW_BLOCKS, argmax, chunks, hidden, latent, prune, readout, score, topc,
 };
 
 use super::split_mix;
@@ -508,7 +508,6 @@ fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
             ];
             (kernels[*i], args.words().into())
         }
-        Call::Maxima(args) => (maxima::XPRESS_MAXIMA, args.words().into()),
         Call::Select(args) => (topc::XPRESS_SELECT, args.words().into()),
         Call::Score(args) => (score::XPRESS_SCORE, args.words().into()),
         Call::AddArgmax(args) => (argmax::XPRESS_ADD_ARGMAX, args.words().into()),

@@ -4,7 +4,7 @@
 //! once a step   mean, project_T, combine_T      hidden states [N, B, D] -> xh [N, B, R]            hidden.rs
 //!               start                           base logits or seeds -> blocks [N, B]              argmax.rs
 //!           or  start_chunks                  the same, and chunks' maxima                     chunks.rs
-//!               maxima, select                  base logits -> candidates, their logits, blocks    maxima.rs, topc.rs
+//!               select                          base logits -> candidates, their logits, blocks    topc.rs, maxima.rs
 //! each pass     mix, gate_up_T, down_T          blocks, xh -> latents [N, B-1, R]                  latent.rs
 //!           or  mix, gate_up, down _resident_S    the same, for many requests of 16 slots           latent_resident.rs
 //!               prune                           latents, maxima -> blocks, needed tiles          prune.rs

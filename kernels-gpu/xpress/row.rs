@@ -123,6 +123,25 @@ impl Row {
         }
     }
 
+    /// From which vector on, and up to which, all elements lie in the row.
+    #[inline(always)]
+    pub(super) fn wholes(&self) -> (u32, u32) {
+        (u32::from(self.shift != 0), (self.shift + self.width) / 8)
+    }
+
+    /// Reads a vector if `condition`, else [`NOTHING`].
+    ///
+    /// # Safety
+    /// - As [`whole`](Self::whole); if `condition`, the vector's elements all lie in the row.
+    #[inline(always)]
+    pub(super) unsafe fn vector_if(&self, vector: u32, condition: bool) -> [u32; 4] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.vectors
+                .ld4_nc_if(u64::from(vector) * 4, condition, NOTHING)
+        }
+    }
+
     /// Whether all elements of a vector lie in the row.
     #[inline(always)]
     pub(super) fn is_whole(&self, vector: u32) -> bool {

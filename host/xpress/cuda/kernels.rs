@@ -1,8 +1,7 @@
 //! The innermost ring: the kernels, looked up and checked once, launched without further checks.
 
 use specdraft_kernels::xpress::{
-    ROW_BLOCKS, argmax, chunks, hidden, latent, latent_resident, maxima, prune, readout, score,
-    tile, topc,
+    ROW_BLOCKS, argmax, chunks, hidden, latent, latent_resident, prune, readout, score, tile, topc,
 };
 
 use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream};
@@ -25,7 +24,6 @@ pub struct XpressKernels {
     resident_down: [PreparedKernel<{ latent::XPRESS_DOWN_32.params.len() }>; 3],
     prune: PreparedKernel<{ prune::XPRESS_PRUNE.params.len() }>,
     readout: [PreparedKernel<{ readout::XPRESS_READOUT_16.params.len() }>; ROW_BLOCKS.len()],
-    maxima: PreparedKernel<{ maxima::XPRESS_MAXIMA.params.len() }>,
     select: PreparedKernel<{ topc::XPRESS_SELECT.params.len() }>,
     score: PreparedKernel<{ score::XPRESS_SCORE.params.len() }>,
     add_argmax: PreparedKernel<{ argmax::XPRESS_ADD_ARGMAX.params.len() }>,
@@ -84,7 +82,6 @@ impl XpressKernels {
                 PreparedKernel::new(module, &readout::XPRESS_READOUT_64)?,
                 PreparedKernel::new(module, &readout::XPRESS_READOUT_128)?,
             ],
-            maxima: PreparedKernel::new(module, &maxima::XPRESS_MAXIMA)?,
             select: PreparedKernel::new(module, &topc::XPRESS_SELECT)?,
             score: PreparedKernel::new(module, &score::XPRESS_SCORE)?,
             add_argmax: PreparedKernel::new(module, &argmax::XPRESS_ADD_ARGMAX)?,
@@ -164,7 +161,7 @@ impl XpressKernels {
         for kernel in &self.readout {
             all.push(of(kernel)?);
         }
-        all.extend([of(&self.maxima)?, of(&self.select)?, of(&self.score)?]);
+        all.extend([of(&self.select)?, of(&self.score)?]);
         all.extend([of(&self.add_argmax)?, of(&self.topc_argmax)?]);
         Ok(all)
     }
@@ -256,7 +253,6 @@ impl XpressKernels {
                     self.resident_down[size.index()].launch(stream, shape, args.words())
                 }
                 Call::Readout(i, args) => self.readout[*i].launch(stream, shape, args.words()),
-                Call::Maxima(args) => self.maxima.launch(stream, shape, args.words()),
                 Call::Select(args) => self.select.launch(stream, shape, args.words()),
                 Call::Score(args) => self.score.launch(stream, shape, args.words()),
                 Call::AddArgmax(args) => self.add_argmax.launch(stream, shape, args.words()),

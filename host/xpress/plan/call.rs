@@ -5,7 +5,6 @@ use specdraft_kernels::xpress::chunks::StartChunksArgs;
 use specdraft_kernels::xpress::hidden::{CombineArgs, MeanArgs, ProjectArgs};
 use specdraft_kernels::xpress::latent::{DownArgs, GateUpArgs, MixArgs};
 use specdraft_kernels::xpress::latent_resident as resident;
-use specdraft_kernels::xpress::maxima::MaximaArgs;
 use specdraft_kernels::xpress::prune::PruneArgs;
 use specdraft_kernels::xpress::readout::ReadoutArgs;
 use specdraft_kernels::xpress::score::ScoreArgs;
@@ -31,7 +30,6 @@ pub(crate) enum Call {
     Prune(PruneArgs),
     /// With the index into [`ROW_BLOCKS`].
     Readout(usize, ReadoutArgs),
-    Maxima(MaximaArgs),
     Select(SelectArgs),
     Score(ScoreArgs),
     AddArgmax(AddArgs),

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use specdraft_kernels::xpress::ROW_BLOCKS;
 use specdraft_kernels::xpress::argmax::{self, AddArgs, StartArgs, TopcArgs};
 use specdraft_kernels::xpress::chunks::StartChunksArgs;
-use specdraft_kernels::xpress::maxima::{self, MaximaArgs};
+use specdraft_kernels::xpress::maxima;
 use specdraft_kernels::xpress::prune::{self, PruneArgs};
 use specdraft_kernels::xpress::readout::{self, ReadoutArgs};
 use specdraft_kernels::xpress::score::{self, ScoreArgs};
@@ -160,31 +160,19 @@ impl Plan {
     ) -> Result<()> {
         let Sizes { v, b, .. } = self.sizes;
         let (base, rows) = (base.draft_rows(b - 1), base.rows(b - 1));
-        let (request_stride, slot_stride) = (
-            base.layout.request_stride as u64,
-            base.layout.slot_stride as u64,
-        );
-        to.enqueue(&Launch {
-            call: Call::Maxima(MaximaArgs {
-                base: pointer(base.address),
-                request_stride,
-                slot_stride,
-                maxima: pointer_mut(self.scratch.maxima),
-                rows,
-                slots: b - 1,
-                width: v,
-            }),
-            grid: [rows * maxima::parts(v), 1, 1],
-            threads: maxima::THREADS,
-            shared_bytes: 0,
-        })?;
+        // Whole rounds, of as many blocks a row as run at the same time; the last block may have less.
+        let vectors = maxima::padded_groups(v) * 8;
+        let wanted = (4 * self.gpu.multiprocessors / rows.max(1)).max(1);
+        let part = vectors.div_ceil(wanted).next_multiple_of(maxima::ROUND);
+        let parts = vectors.div_ceil(part);
         let (anchors, drafts) = begin.unwrap_or_default();
         to.enqueue(&Launch {
             call: Call::Select(SelectArgs {
                 base: pointer(base.address),
-                request_stride,
-                slot_stride,
-                maxima: pointer(self.scratch.maxima),
+                request_stride: base.layout.request_stride as u64,
+                slot_stride: base.layout.slot_stride as u64,
+                maxima: pointer_mut(self.scratch.maxima),
+                arrived: pointer_mut(self.scratch.arrived),
                 ids: pointer_mut(ids),
                 logits: pointer_mut(logits),
                 anchors: pointer(anchors),
@@ -199,8 +187,10 @@ impl Plan {
                 slots: b - 1,
                 width: v,
                 count: count as u32,
+                parts,
+                part,
             }),
-            grid: [rows, 1, 1],
+            grid: [rows * parts, 1, 1],
             threads: topc::SELECT_THREADS,
             shared_bytes: topc::select_bytes(v),
         })

@@ -74,7 +74,7 @@ impl Scratch {
         let groups = if c == 0 {
             0
         } else {
-            rows * u64::from(maxima::groups(v as u32))
+            rows * u64::from(maxima::padded_groups(v as u32))
         };
         [
             8 * rows,
