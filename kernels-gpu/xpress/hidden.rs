@@ -10,6 +10,7 @@
 //! 2. D is long (thousands) and for few requests there are few tiles: project splits the sum over D. Each block leaves its
 //!    part in scratch; the last of a tile adds all parts in their order, so the result does not depend on who was last.
 //! 3. Both projections are one launch: the tiles of the means follow those of the hidden states.
+//! 4. The next launch may start when the sums are there, no earlier: blocks that only wait take time from those that work.
 
 use super::tile::{CHUNK, Operand, Sums, THREADS, for_pairs, own_row, place, product, side};
 use cuda_std::shared::{dynamic_shared_mem, shared_array};
@@ -155,7 +156,6 @@ unsafe fn mean_of_slots(args: MeanArgs) {
     let MeanArgs { slots, width, .. } = args;
     let parts = at_least_one(mean_parts(width));
     let (request, part) = (block_idx_x() / parts, block_idx_x() % parts);
-    pdl::launch_dependents();
     pdl::wait();
     let column = (part * MEAN_THREADS + thread_idx_x()) * 8;
     if column >= width {
@@ -192,6 +192,7 @@ unsafe fn mean_of_slots(args: MeanArgs) {
     let mean = Global::new(args.mean, u64::from(args.requests) * u64::from(width)).cast::<u32>();
     // SAFETY: the kernel's contract; eight values a thread.
     unsafe { mean.st4(at / 2, words) };
+    pdl::launch_dependents();
 }
 
 /// # Safety
@@ -207,7 +208,6 @@ unsafe fn project<const T: usize, const J: usize>(args: ProjectArgs) {
         splits,
         ..
     } = args;
-    pdl::launch_dependents();
     pdl::wait();
     let (side, wide) = (side(T), u64::from(width));
     let rows = requests * slots;
@@ -262,6 +262,7 @@ unsafe fn project<const T: usize, const J: usize>(args: ProjectArgs) {
                 at: weight,
             },
         );
+        pdl::launch_dependents();
         if splits > 1 {
             let tile = block_idx_x() * grid_dim_y() + block_idx_y();
             let tiles = grid_dim_x() * grid_dim_y();
@@ -303,7 +304,6 @@ unsafe fn combine<const T: usize, const J: usize>(args: CombineArgs) {
         rank,
         ..
     } = args;
-    pdl::launch_dependents();
     pdl::wait();
     let (first_row, first_column) = (block_idx_x() * side(T), block_idx_y() * side(T));
     let (rows, r) = (requests * slots, u64::from(rank));
@@ -337,6 +337,7 @@ unsafe fn combine<const T: usize, const J: usize>(args: CombineArgs) {
                 at: weight,
             },
         );
+        pdl::launch_dependents();
         store(
             &sums,
             args.xh,
