@@ -73,7 +73,7 @@ use specdraft_kernels::suffix::{index, ingest, observe, propose, reset};
 
 pub use kernels::SuffixKernels;
 pub use memory::HistoryIndex;
-pub use owned::OwnedCudaSuffix;
+pub use owned::{OwnedCudaSuffix, RowLayout};
 pub use views::{Batch, Drafts, History, Verdicts};
 
 /// The suffix drafter on an engine's own context, stream and arrays.

@@ -66,3 +66,33 @@ pub fn emulator(config: &SuffixConfig, layout: &Layout) -> Result<Box<dyn Suffix
         options,
     )?))
 }
+
+/// Builds the drafter on a GPU. Where the grid is not one for the drafter's scratch, it has its own.
+///
+/// # Errors
+/// As [`OwnedCudaSuffix::with_layout`](specdraft::suffix::cuda::OwnedCudaSuffix::with_layout).
+#[cfg(feature = "cuda")]
+pub fn cuda(
+    kernels: &std::sync::Arc<specdraft::suffix::cuda::SuffixKernels>,
+    config: &SuffixConfig,
+    layout: &Layout,
+) -> Result<Box<dyn SuffixBackend>> {
+    use specdraft::suffix::cuda::{OwnedCudaSuffix, RowLayout};
+    use specdraft_kernels::suffix::propose::Grid;
+
+    let rows = RowLayout {
+        offset: layout.row_offset,
+        padding: layout.row_padding,
+    };
+    let mut backend = OwnedCudaSuffix::with_layout(kernels.clone(), config.clone(), rows)?;
+    let drafter = backend.inner_mut();
+    drafter.set_dependent_launch(!layout.shuffled);
+    let grid = Grid {
+        log2_blocks: layout.log2_blocks,
+        log2_min_units: 0,
+    };
+    if drafter.set_propose_grid(Some(grid)).is_err() {
+        drafter.set_propose_grid(None)?;
+    }
+    Ok(Box::new(backend))
+}

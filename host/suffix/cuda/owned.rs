@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Batch, CudaSuffix, Drafts, History, SuffixKernels, Verdicts};
 use crate::driver::{
-    Context, DeviceBuffer, DeviceSlice, DeviceSliceMut, Driver, Module, OwnedStream, PinnedBuffer,
-    Stream,
+    Context, DeviceBuffer, DeviceRows, DeviceSlice, DeviceSliceMut, Driver, Module, OwnedStream,
+    PinnedBuffer, Stream,
 };
 use crate::error::Result;
 use crate::suffix::{
@@ -24,6 +24,7 @@ pub struct OwnedCudaSuffix {
     suffix: CudaSuffix,
     check: BatchCheck,
     indexed: Indexed,
+    layout: RowLayout,
     rows: DeviceBuffer<i32>,
     total_len: DeviceBuffer<i32>,
     /// Words of `[last_sampled as 2 words each | idx_mapping | num_sampled]`, or of the arrays of `observe`, or of
@@ -34,6 +35,16 @@ pub struct OwnedCudaSuffix {
     results: PinnedBuffer<i32>,
     staging: Staging,
     stream: OwnedStream,
+}
+
+/// Where the rows of tokens lie in their array. It makes no difference but to speed, which is best where rows lie at multiples of 16
+/// bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowLayout {
+    /// Words before the first row.
+    pub offset: usize,
+    /// Words between two rows.
+    pub padding: usize,
 }
 
 /// Which of the input arrays.
@@ -60,6 +71,18 @@ impl OwnedCudaSuffix {
     /// # Errors
     /// A configuration over its limits; too little memory.
     pub fn with_kernels(kernels: Arc<SuffixKernels>, config: SuffixConfig) -> Result<Self> {
+        Self::with_layout(kernels, config, RowLayout::default())
+    }
+
+    /// As [`with_kernels`](Self::with_kernels), with rows elsewhere: for tests of the kernels.
+    ///
+    /// # Errors
+    /// A configuration over its limits; too little memory.
+    pub fn with_layout(
+        kernels: Arc<SuffixKernels>,
+        config: SuffixConfig,
+        layout: RowLayout,
+    ) -> Result<Self> {
         let suffix = CudaSuffix::with_kernels(kernels, config)?;
         let (config, context) = (suffix.config(), suffix.context());
         let stream = OwnedStream::new(context)?;
@@ -70,7 +93,7 @@ impl OwnedCudaSuffix {
         Ok(Self {
             check: BatchCheck::new(config),
             indexed: Indexed::new(config),
-            rows: words(slots * config.max_model_len, "token_ids")?,
+            rows: words(layout.words(config), "token_ids")?,
             total_len: words(slots, "total_len")?,
             inputs: [
                 words(4 * slots, "the inputs of propose")?,
@@ -83,6 +106,7 @@ impl OwnedCudaSuffix {
                 memory: PinnedBuffer::zeroed(context, config.max_model_len.max(4 * slots))?,
                 used: 0,
             },
+            layout,
             suffix,
             stream,
         })
@@ -93,15 +117,37 @@ impl OwnedCudaSuffix {
         &self.suffix
     }
 
+    /// The drafter below, to set how it runs.
+    pub fn inner_mut(&mut self) -> &mut CudaSuffix {
+        &mut self.suffix
+    }
+
     fn history<'a>(
         rows: &'a DeviceBuffer<i32>,
+        layout: RowLayout,
         total_len: &'a DeviceBuffer<i32>,
         config: &SuffixConfig,
     ) -> History<'a> {
+        let first = rows.ptr() + 4 * layout.offset as u64;
+        // SAFETY: the buffer has `layout.words(config)` words, and outlives the view.
+        let token_ids =
+            unsafe { DeviceRows::from_raw(first, config.max_num_reqs, layout.stride(config)) };
         History {
-            token_ids: rows.rows(config.max_model_len),
+            token_ids,
             total_len: total_len.slice(),
         }
+    }
+}
+
+impl RowLayout {
+    /// From one row to the next.
+    fn stride(self, config: &SuffixConfig) -> usize {
+        config.max_model_len + self.padding
+    }
+
+    /// Of the whole array.
+    fn words(self, config: &SuffixConfig) -> usize {
+        self.offset + config.max_num_reqs * self.stride(config)
     }
 }
 
@@ -119,7 +165,7 @@ impl SuffixBackend for OwnedCudaSuffix {
         if self.indexed.write(slot, offset, tokens.len()) {
             self.suffix.clear_index(self.stream.borrow(), slot)?;
         }
-        let at = slot * self.config().max_model_len + offset;
+        let at = self.layout.offset + slot * self.layout.stride(self.config()) + offset;
         self.staging.upload(
             self.stream.borrow(),
             self.suffix.context(),
@@ -156,7 +202,12 @@ impl SuffixBackend for OwnedCudaSuffix {
             .upload(stream, self.suffix.context(), target, 0, &[&words])?;
         // SAFETY: two words a document, uploaded above; the buffer is ours and the stream orders all its uses.
         let docs = unsafe { DeviceSlice::from_raw(target.ptr(), docs.len()) };
-        let history = Self::history(&self.rows, &self.total_len, self.suffix.config());
+        let history = Self::history(
+            &self.rows,
+            self.layout,
+            &self.total_len,
+            self.suffix.config(),
+        );
         self.suffix.ingest(stream, &history, docs)
     }
 
@@ -236,7 +287,7 @@ impl SuffixBackend for OwnedCudaSuffix {
                     .then(|| DeviceSliceMut::from_raw(at(2 * tokens + batch), tokens)),
             }
         };
-        let history = Self::history(&self.rows, &self.total_len, &config);
+        let history = Self::history(&self.rows, self.layout, &self.total_len, &config);
         self.suffix
             .propose(stream, &history, &requests, last_sampled, out)?;
         let words = 2 * tokens + batch + confidences;

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use serde::Deserialize;
 use specdraft::driver::{Context, Driver, Module};
-use specdraft::suffix::cuda::OwnedCudaSuffix;
+use specdraft::suffix::cuda::SuffixKernels;
 use specdraft::suffix::{SuffixBackend, SuffixConfig};
 use specdraft::xpress::cuda::XpressKernels;
 use specdraft::xpress::{XpressBackend, XpressHead, XpressLimits};
@@ -58,9 +58,9 @@ enum Backend {
 /// What builds backends.
 #[derive(Clone)]
 struct Builder {
-    /// The refiner's kernels on the GPU; none for the emulator.
-    kernels: Option<Arc<XpressKernels>>,
-    /// How often each of them did the work.
+    /// The kernels on the GPU; none for the emulator.
+    kernels: Option<(Arc<SuffixKernels>, Arc<XpressKernels>)>,
+    /// How often each of the refiner's did the work.
     launched: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
@@ -178,7 +178,8 @@ impl Builder {
             Backend::Cuda => {
                 let context = Context::primary(&Driver::load()?.device(0)?)?;
                 let module = Module::built_in(&context)?;
-                Some(Arc::new(XpressKernels::load(&module)?))
+                let suffix = SuffixKernels::load(&module)?;
+                Some((Arc::new(suffix), Arc::new(XpressKernels::load(&module)?)))
             }
         };
         Ok(Self {
@@ -194,7 +195,7 @@ impl Builder {
     ) -> specdraft::Result<Box<dyn SuffixBackend>> {
         match &self.kernels {
             None => suffix::emulator(config, layout),
-            Some(_) => Ok(Box::new(OwnedCudaSuffix::new(config.clone(), 0)?)),
+            Some((kernels, _)) => suffix::cuda(kernels, config, layout),
         }
     }
 
@@ -206,7 +207,7 @@ impl Builder {
     ) -> specdraft::Result<Box<dyn XpressBackend>> {
         match &self.kernels {
             None => xpress::emulator(head, limits, run),
-            Some(kernels) => {
+            Some((_, kernels)) => {
                 let backend = xpress::cuda(kernels, &head, limits, run)?;
                 Ok(Box::new(Watched::new(backend, self.launched.clone())))
             }
