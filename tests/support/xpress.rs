@@ -94,6 +94,8 @@ pub fn cuda(
     let refiner = backend.inner_mut();
     refiner.set_early_stop(!run.all_passes);
     refiner.set_dependent_launch(!run.apart);
+    // Half of the runs.
+    refiner.set_pruning(run.seed.is_multiple_of(2));
     if run.general {
         refiner.set_hopper(false)?;
     }
