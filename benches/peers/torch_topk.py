@@ -38,7 +38,7 @@ def graph_us(call):
 
 
 def main():
-    print(json.dumps({"peer": "torch.topk", "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}))
+    print(json.dumps({"case": "env", "peer": "torch.topk", "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}))
     for requests in (1, 2, 4, 8, 16, 32, 64, 128):
         torch.manual_seed(0)
         logits = torch.randn(requests * SLOTS, VOCABULARY, dtype=torch.bfloat16, device="cuda")

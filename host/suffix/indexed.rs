@@ -24,6 +24,7 @@ impl Indexed {
     }
 
     /// Whether there is an index.
+    #[cfg(feature = "emulator")]
     pub(crate) fn is_on(&self) -> bool {
         self.on
     }

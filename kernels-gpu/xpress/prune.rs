@@ -12,7 +12,7 @@
 //! ```
 //!
 //! 1. `score = bf16(logit + bf16(latent . w2))`, and rounding and addition never turn an order round: with a bound on the product
-//!    the same formula bounds the score. `|latent . w2| <= |latent| |w2|`, and [`SLACK`] covers how both sides are rounded.
+//!    the same formula bounds the score. `|latent . w2| <= |latent| |w2|`, and a slack covers how both sides are rounded.
 //!    A token whose bound is less than a score that another has cannot win. So the answer is the readout's, bit for bit.
 //! 2. Scores are the readout's own: mma.sync over the same columns in the same steps. All columns of B are the latent, and A is 16
 //!    tokens' rows of w2.

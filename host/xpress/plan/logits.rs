@@ -312,6 +312,7 @@ impl Plan {
     }
 
     /// The largest logit of each chunk of base logits, to `chunks`.
+    #[cfg(feature = "cuda")]
     pub(crate) fn chunk_maxima(&self, base: View, chunks: u64, to: &mut dyn Enqueue) -> Result<()> {
         self.chunks_of(base, [0; 4], chunks, to)
     }

@@ -42,6 +42,7 @@ impl Scratch {
     pub(crate) const ARRAYS: usize = 19;
 
     /// How many of them, the first ones, have to be zero before the first call.
+    #[cfg(feature = "emulator")]
     pub(crate) const ZEROED: usize = 4;
 
     /// Which of them `counts` is.
