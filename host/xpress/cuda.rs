@@ -12,8 +12,9 @@
 //! use specdraft::xpress::cuda::{CudaXpress, DeviceBlocks, Step};
 //! use specdraft::xpress::{BlockLayout, XpressHead, XpressLimits};
 //!
-//! # fn engine() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, u64, u64, u64, u64) { unimplemented!() }
-//! let (context, stream, logits, hidden, anchors, drafts) = engine();
+//! # type Handle = *mut std::ffi::c_void;
+//! # fn step(engine: (Handle, Handle, u64, u64, u64, u64)) -> specdraft::Result<()> {
+//! let (context, stream, logits, hidden, anchors, drafts) = engine;
 //! let head = XpressHead::load("the head's folder")?;
 //! let config = head.config().clone();
 //! let (n, b, v, d) = (4, config.block_size, config.vocab_size, config.hidden_size);
@@ -36,7 +37,8 @@
 //!         DeviceSliceMut::from_raw(drafts, n * (b - 1)),
 //!     )?;
 //! }
-//! # Ok::<(), specdraft::Error>(())
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! # Order
