@@ -2,7 +2,7 @@
 //! --test-threads 1 --nocapture`.
 //!
 //! `SPECDRAFT_LIVES` sets how many random lives are compared with the CPU drafter (20,000, and a tenth for each
-//! kernel alone); `SPECDRAFT_GOLDEN_DIR` another folder of golden files.
+//! kernel alone); `SPECDRAFT_GOLDEN_DIR` another folder of golden files. `SPECDRAFT_FEW` takes fewer and shorter histories, for compute-sanitizer.
 
 #[path = "cuda_engine/checks.rs"]
 mod checks;
@@ -18,6 +18,7 @@ use specdraft::driver::{Context, DeviceBuffer, Driver, Module, OwnedStream, Stre
 use specdraft::suffix::cuda::{CudaSuffix, OwnedCudaSuffix, SuffixKernels};
 use specdraft::suffix::{SuffixBackend, SuffixConfig, SuffixDrafter};
 use specdraft_kernels::suffix::propose::{self, Grid};
+use test_support::all_or_few;
 use test_support::suffix::{
     Factory, Target, Twice, check_bad_input, check_golden, check_histories, run_targets,
 };
@@ -78,15 +79,19 @@ fn gpu_equals_the_cpu_in_random_lives() {
 fn the_history_index_changes_no_answer() {
     let report = with_backend(|factory| check_golden(&mut Twice::indexed(factory))).unwrap();
     assert!(report.proposes > 0, "{report:?}");
-    for (target, lives) in [(Target::Life, 1000), (Target::Propose, 300)] {
+    for &(target, lives) in all_or_few(
+        &[(Target::Life, 1000), (Target::Propose, 300)],
+        &[(Target::Life, 20), (Target::Propose, 10)],
+    ) {
         with_backend(|factory| run_targets(&mut Twice::indexed(factory), target, lives, 4))
             .unwrap_or_else(|failure| panic!("{}: {failure}", target.name()));
     }
     let context = context();
-    checks::indexed_histories_change(&context, &SHORT, size(20, 16, 5));
-    checks::indexed_histories_change(&context, &LONG, size(5, 4, 3));
+    let (short, long) = all_or_few(&[(20, 5)], &[(2, 1)])[0];
+    checks::indexed_histories_change(&context, &SHORT, size(short, 16, 5));
+    checks::indexed_histories_change(&context, &LONG, size(long, 4, 3));
     // In one block a request, and in several.
-    for len in [4000, 40_000] {
+    for &len in all_or_few(&[4000, 40_000], &[700, 9000]) {
         with_backend(|factory| check_histories(&mut Twice::indexed(factory), len));
     }
 }

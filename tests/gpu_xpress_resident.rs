@@ -1,5 +1,7 @@
 //! Refinements of a few requests by the kernels that hold the whole GPU, against those that do not: the same bits. Run with
 //! `cargo test --release --features cuda --test gpu_xpress_resident -- --ignored --test-threads 1 --nocapture`.
+//!
+//! `SPECDRAFT_FEW` takes fewer launches of each kernel, for compute-sanitizer.
 
 #[allow(dead_code, reason = "other tests make latents")]
 mod xpress_clusters;
@@ -9,6 +11,7 @@ use std::thread;
 
 use specdraft::driver::{DriverError, Graph};
 use specdraft::xpress::Generate;
+use test_support::all_or_few;
 use xpress_clusters::{Bench, OnGpu, Step, hostile_logits, hostile_tokens};
 
 const VOCABULARY: usize = 3000;
@@ -29,8 +32,8 @@ fn both_kinds_give_the_same_bits() {
     let mut kernels = BTreeSet::new();
     for how in [Generate::Exact, Generate::Normal] {
         let mut bench = Bench::new(VOCABULARY, how, 11);
-        for requests in 1..=5 {
-            for count in [1, 5, 63, 512] {
+        for &requests in all_or_few(&[1, 2, 3, 4, 5], &[1, 3, 5]) {
+            for &count in all_or_few(&[1, 5, 63, 512], &[63]) {
                 let mut step = bench.step(requests, count, 0, (requests * count) as u64);
                 for hostile in [false, true] {
                     if hostile {
@@ -38,7 +41,7 @@ fn both_kinds_give_the_same_bits() {
                         hostile_logits(&mut step);
                     }
                     let mut on_gpu = bench.upload(&step);
-                    for passes in 1..=8 {
+                    for &passes in all_or_few(&[1, 2, 3, 4, 5, 6, 7, 8], &[3, 4]) {
                         bench.stop_early = passes % 2 == 0;
                         let [got, expected] = both(&mut bench, &mut on_gpu, &step, passes);
                         let what = format!(
@@ -65,7 +68,7 @@ fn both_kinds_give_the_same_bits() {
 #[ignore = "needs an NVIDIA GPU"]
 fn settled_tokens_stay() {
     let mut bench = Bench::new(VOCABULARY, Generate::Normal, 12);
-    for requests in 1..=5 {
+    for &requests in all_or_few(&[1, 2, 3, 4, 5], &[4]) {
         let mut step = bench.step(requests, 512, 0, requests as u64);
         let mut on_gpu = bench.upload(&step);
         for round in 0..4 {
@@ -99,7 +102,7 @@ fn launches_do_not_hear_earlier_ones() {
     }
     bench.hopper.set_cooperative(true);
     let mut state = 1u32;
-    for round in 0..600 {
+    for round in 0..all_or_few(&[600], &[30])[0] {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let which = (state >> 16) as usize % cases.len();
         bench.stop_early = state >> 30 == 0;
@@ -114,7 +117,7 @@ fn launches_do_not_hear_earlier_ones() {
 #[ignore = "needs an NVIDIA GPU"]
 fn graphs_replay_on_changed_inputs() {
     let mut bench = Bench::new(VOCABULARY, Generate::Normal, 14);
-    for requests in [1, 3, 5] {
+    for &requests in all_or_few(&[1, 3, 5], &[3]) {
         let steps: Vec<Step> = (0..4)
             .map(|i| bench.step(requests, 512, 0, 100 + i))
             .collect();
@@ -133,7 +136,7 @@ fn graphs_replay_on_changed_inputs() {
             Ok::<_, DriverError>(())
         })
         .unwrap();
-        for round in 0..300 {
+        for round in 0..all_or_few(&[300], &[8])[0] {
             let which = round * 7 % 5 % 4;
             bench.write(&mut on_gpu, &steps[which]);
             // SAFETY: what the graph works on lives, and one stream orders its replays.
@@ -151,14 +154,14 @@ fn two_streams_at_once_get_through() {
     let work = |seed: u64| {
         move || {
             let mut bench = Bench::new(VOCABULARY, Generate::Normal, seed);
-            for requests in [1, 2, 5] {
+            for &requests in all_or_few(&[1, 2, 5], &[2]) {
                 let step = bench.step(requests, 512, 0, seed);
                 let mut on_gpu = bench.upload(&step);
                 let [got, expected] = both(&mut bench, &mut on_gpu, &step, 6);
                 assert!(got == expected);
                 bench.hopper.set_cooperative(true);
                 bench.stop_early = false;
-                for round in 0..100 {
+                for round in 0..all_or_few(&[100], &[4])[0] {
                     for _ in 0..8 {
                         bench.enqueue_refine(&on_gpu, 6, true);
                     }

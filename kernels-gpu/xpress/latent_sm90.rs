@@ -331,12 +331,14 @@ unsafe fn latent_rows(args: LatentArgs) {
     unsafe {
         if thread_idx_x() == 0 {
             memory.begin();
-            memory.u.expect(rows * (CLUSTER * U_SHARE / 8));
-            memory.m.expect(rows * (CLUSTER * M_SHARE / 8));
         }
         let mixer = [job.mixer(slot, 0), job.mixer(slot, 1)];
         let weights = job.weights();
         sync_threads();
+        if thread_idx_x() == 0 {
+            memory.u.expect(rows * (CLUSTER * U_SHARE / 8));
+            memory.m.expect(rows * (CLUSTER * M_SHARE / 8));
+        }
         cluster::arrive_relaxed();
         pdl::launch_dependents();
         pdl::wait();
