@@ -87,11 +87,10 @@ fn the_history_index_changes_no_answer() {
             .unwrap_or_else(|failure| panic!("{}: {failure}", target.name()));
     }
     let context = context();
-    let (short, long) = all_or_few(&[(20, 5)], &[(2, 1)])[0];
-    checks::indexed_histories_change(&context, &SHORT, size(short, 16, 5));
-    checks::indexed_histories_change(&context, &LONG, size(long, 4, 3));
+    checks::indexed_histories_change(&context, &SHORT, size(steps(20), 16, 5));
+    checks::indexed_histories_change(&context, &LONG, size(steps(5), 4, 3));
     // In one block a request, and in several.
-    for &len in all_or_few(&[4000, 40_000], &[700, 9000]) {
+    for &len in all_or_few(&[4000, 40_000], &[2000, 9000]) {
         with_backend(|factory| check_histories(&mut Twice::indexed(factory), len));
     }
 }
@@ -106,24 +105,24 @@ fn gpu_refuses_bad_input() {
 #[ignore = "needs an NVIDIA GPU"]
 fn steps_on_borrowed_arrays_equal_the_cpu() {
     let context = context();
-    checks::steps_equal_the_cpu(&context, &SHORT, size(60, 16, 5));
-    checks::steps_equal_the_cpu(&context, &LONG, size(12, 4, 3));
+    checks::steps_equal_the_cpu(&context, &SHORT, size(steps(60), 16, 5));
+    checks::steps_equal_the_cpu(&context, &LONG, size(steps(12), 4, 3));
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_captured_step_replays_on_changed_inputs() {
     let context = context();
-    checks::a_captured_step_replays(&context, &SHORT, size(60, 16, 5));
-    checks::a_captured_step_replays(&context, &LONG, size(12, 4, 3));
+    checks::a_captured_step_replays(&context, &SHORT, size(steps(60), 16, 5));
+    checks::a_captured_step_replays(&context, &LONG, size(steps(12), 4, 3));
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn grids_change_no_answer() {
     let context = context();
-    checks::grids_change_no_answer(&context, &SHORT, size(24, 16, 5));
-    checks::grids_change_no_answer(&context, &LONG, size(24, 4, 3));
+    checks::grids_change_no_answer(&context, &SHORT, size(steps(24), 16, 5));
+    checks::grids_change_no_answer(&context, &LONG, size(steps(24), 4, 3));
 }
 
 /// The words through which a request's blocks tell each other what they found are zero again after every launch, on every grid: by
@@ -306,6 +305,11 @@ fn drafters_on_several_threads_are_independent() {
             });
         }
     });
+}
+
+/// So many steps, or a quarter of them where few are wanted.
+fn steps(all: u32) -> u32 {
+    all_or_few(&[all], &[all.div_ceil(4)])[0]
 }
 
 fn size(steps: u32, batch: usize, docs: usize) -> Size {

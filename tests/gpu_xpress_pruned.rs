@@ -23,10 +23,7 @@ fn pruned_passes_give_the_same_tokens() {
             (config(33_001, 256, 9), &[1, 30]),
             (config(2500, 80, 32), &[1, 20]),
         ];
-        let few = [
-            (config(2501, 256, 16), &[5][..]),
-            (config(2500, 80, 32), &[3]),
-        ];
+        let few = [(config(2501, 256, 16), &[5][..])];
         for (config, sizes) in all_or_few(&all, &few) {
             check(config, sizes, readouts);
         }
