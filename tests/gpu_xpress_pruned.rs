@@ -8,6 +8,7 @@ use std::sync::Arc;
 use specdraft::driver::{Context, Driver, Module, Stream};
 use specdraft::xpress::cuda::{OwnedCudaXpress, PruningCounts, XpressKernels};
 use specdraft::xpress::{GeneratedStep, RefineInputs, XpressBackend, XpressConfig, XpressLimits};
+use specdraft_kernels::xpress::prune::PAUSE;
 use test_support::all_or_few;
 use test_support::xpress::pruned::{PEAKS, Peaks, Readouts, head, step};
 
@@ -42,6 +43,7 @@ fn check(config: &XpressConfig, sizes: &[usize], readouts: Readouts) {
     };
     let head = head(config, readouts).unwrap();
     let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
+    let one = step(config, 1, Peaks::Peaked).unwrap();
     for peaks in PEAKS {
         let all = step(config, most, peaks).unwrap();
         for &n in sizes {
@@ -52,6 +54,10 @@ fn check(config: &XpressConfig, sizes: &[usize], readouts: Readouts) {
                 gpu.inner_mut().set_pruning(false);
                 let expected = gpu.refine_trace(&inputs_of(&step)).unwrap();
                 gpu.inner_mut().set_pruning(true);
+                // Flat logits before these may have left a pause.
+                for _ in 0..PAUSE {
+                    gpu.refine(&inputs_of(&one)).unwrap();
+                }
                 let before = counts(&mut gpu);
                 for round in 0..2 {
                     let got = gpu.refine_trace(&inputs_of(&step)).unwrap();
@@ -70,6 +76,44 @@ fn check(config: &XpressConfig, sizes: &[usize], readouts: Readouts) {
                 }
             }
         }
+    }
+}
+
+/// After flat logits steps do not try, whatever their logits; then one does.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn flat_logits_pause_pruning() {
+    let config = config(2501, 256, 16);
+    let limits = XpressLimits {
+        max_num_reqs: 3,
+        max_topc: 0,
+    };
+    let head = head(&config, Readouts::Drawn).unwrap();
+    let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
+    let steps = [Peaks::Flat, Peaks::Peaked].map(|peaks| step(&config, 3, peaks).unwrap());
+    for hopper in [false, true] {
+        gpu.inner_mut().set_hopper(hopper).unwrap();
+        gpu.inner_mut().set_pruning(false);
+        let want = steps
+            .each_ref()
+            .map(|step| gpu.refine(&inputs_of(step)).unwrap());
+        gpu.inner_mut().set_pruning(true);
+        let mut opens = |which: usize| {
+            let before = counts(&mut gpu);
+            assert_eq!(gpu.refine(&inputs_of(&steps[which])).unwrap(), want[which]);
+            counts(&mut gpu) != before
+        };
+        assert!(!opens(1));
+        for _ in 0..2 {
+            assert!(opens(0), "hopper {hopper}: flat logits");
+            for i in 0..PAUSE {
+                assert!(
+                    !opens(i as usize % 2),
+                    "hopper {hopper}: step {i} of the pause"
+                );
+            }
+        }
+        assert!(!opens(1));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use specdraft::emulator::{EmulatorXpress, EmulatorXpressOptions, Schedule};
 use specdraft::xpress::{RefineInputs, XpressBackend, XpressConfig, XpressLimits};
+use specdraft_kernels::xpress::prune::PAUSE;
 use test_support::xpress::pruned::{PEAKS, Peaks, Readouts, check_pruned, head, step};
 
 #[test]
@@ -80,7 +81,40 @@ fn peaked_logits_leave_nothing_to_the_readout() {
     }
 }
 
-fn refine(backend: &mut EmulatorXpress, config: &XpressConfig, peaks: Peaks) {
+/// After flat logits steps do not try, whatever their logits, and find no maxima; then one does, and peaked logits are pruned again.
+#[test]
+fn flat_logits_pause_pruning() {
+    let config = config(3000, 32);
+    let [mut plain, mut pruned] = [false, true].map(|prune| {
+        let options = EmulatorXpressOptions {
+            prune,
+            stop_early: false,
+            ..Default::default()
+        };
+        let head = head(&config, Readouts::Drawn).unwrap();
+        EmulatorXpress::with_options(head, limits(3), options).unwrap()
+    });
+    let mut step = |peaks| {
+        let want = refine(&mut plain, &config, peaks);
+        assert_eq!(refine(&mut pruned, &config, peaks), want, "{peaks:?}");
+        let launches = pruned.launches().iter();
+        let prunes = launches.filter(|(name, _)| *name == "xpress_prune");
+        let steps: Vec<u64> = prunes.map(|(_, steps)| *steps).collect();
+        // A block that does not try ends at once.
+        steps.iter().filter(|steps| **steps > 20_000).count()
+    };
+    assert_eq!(step(Peaks::Peaked), 2);
+    for _ in 0..2 {
+        assert_eq!(step(Peaks::Flat), 1, "the first pass alone");
+        for i in 0..PAUSE {
+            let peaks = [Peaks::Flat, Peaks::Peaked][i as usize % 2];
+            assert_eq!(step(peaks), 0, "step {i} of the pause");
+        }
+    }
+    assert_eq!(step(Peaks::Peaked), 2);
+}
+
+fn refine(backend: &mut EmulatorXpress, config: &XpressConfig, peaks: Peaks) -> Vec<i64> {
     let step = step(config, 3, peaks).unwrap();
     let inputs = RefineInputs {
         base: step.base().unwrap(),
@@ -91,7 +125,7 @@ fn refine(backend: &mut EmulatorXpress, config: &XpressConfig, peaks: Peaks) {
         passes: 2,
         topc: 0,
     };
-    backend.refine(&inputs).unwrap();
+    backend.refine(&inputs).unwrap()
 }
 
 fn config(vocab_size: usize, rank: usize) -> XpressConfig {

@@ -92,7 +92,7 @@ pub struct CudaXpress {
     latents: Option<&'static str>,
 }
 
-/// Counted over all passes that tried to prune. Passes over flat logits that do not try count nothing.
+/// Counted over all passes that tried to prune. Passes that do not try count nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PruningCounts {
     /// Rows with too many tokens that can win: the readout has decided them.
@@ -139,7 +139,7 @@ impl CudaXpress {
             kernels,
             dependent: true,
             stop_early: true,
-            prune: false,
+            prune: true,
             readout: None,
             latents: None,
         };

@@ -159,6 +159,7 @@ impl Plan {
         let passes = passes.min(self.sizes.b as usize - 1);
         let latents = self.scratch.latents;
         let flag = |pass: usize| self.scratch.changed + 4 * pass as u64;
+        // Of the passes before 0 and on.
         let flat = |pass: usize| flag(MAX_PASSES as usize + pass);
         for pass in 0..passes {
             let before = if pass > 0 && stop_early {
@@ -175,10 +176,10 @@ impl Plan {
             match over {
                 Over::Vocabulary(base, chunks) => {
                     self.latents(n, inputs, Mlp::Run, latents, before, to)?;
-                    let flat_before = if pass > 0 { flat(pass - 1) } else { 0 };
                     let pruning = (chunks != 0).then_some(Pruning {
                         chunks,
-                        flat: [flat_before, flat(pass)],
+                        flat: [flat(pass), flat(pass + 1)],
+                        pause: if pass == 0 { self.scratch.pause } else { 0 },
                     });
                     self.readout(base, latents, out, pruning, to)?;
                 }

@@ -3,7 +3,7 @@
 //! ```text
 //! block (row, part):
 //!     for each 16-byte vector of the part, two a thread and round, the next round's in flight:
-//!         the largest of the eight; of 16 lanes: the chunk's
+//!         unless this step does not prune: the largest of the eight; of 16 lanes: the chunk's
 //!         if it is larger than this thread's best: keep it, and the vector
 //!     the last block of the row writes its token
 //! ```
@@ -14,12 +14,15 @@
 
 use super::MAX_PASSES;
 use super::argmax::{Seen, THREADS, finish};
+use super::needed::FLAT;
 use super::row::{Rows, largest};
 use super::winner::{Tokens, begin_block};
 use core::ptr::null_mut;
 use cuda_std::thread::{block_idx_x, thread_idx_x};
 use cuda_std::{Global, at_least_one, bf16, bf16_from_f32, pdl, warp};
 
+/// Words of a step: a flag and a count for each pass, and a count before the first.
+pub const CHANGED: u32 = 2 * MAX_PASSES + 1;
 /// Logits of a chunk.
 pub const CHUNK: u32 = 128;
 /// Vectors of 8 logits in a chunk.
@@ -47,8 +50,10 @@ kernels! {
         blocks: *mut i64,
         /// `[rows]`, written: the draft slots alone.
         drafts: *mut i64,
-        /// `[2, MAX_PASSES]`, cleared.
+        /// `[MAX_PASSES]` flags and `[1 + MAX_PASSES]` counts of needed tiles, cleared; but the first count is marked if this step does not prune.
         changed: *mut u32,
+        /// Not 0 if this step does not prune; null if it does.
+        pause: *const u32,
         /// `[rows, chunks]`, written: the largest logit of each chunk, -inf for NaN.
         maxima: *mut bf16,
         /// `[rows]`, all zero.
@@ -94,13 +99,16 @@ unsafe fn start(args: StartChunksArgs) {
     pdl::wait();
     // SAFETY: the kernel's contract.
     unsafe {
+        let pause = args.pause;
+        let prunes = Global::new(pause, 1u32).ld_if(0u32, !pause.is_null(), 0) == 0;
         let tokens = Tokens::new(args.blocks, args.drafts, null_mut(), rows, slots);
         if begins {
             if is_first & (row == request * slots) {
                 begin_block(args.anchors, args.blocks, request, slots);
             }
-            if (block == 0) & (thread < 2 * MAX_PASSES) {
-                Global::new(args.changed, 2 * MAX_PASSES).st(thread, 0);
+            if (block == 0) & (thread < CHANGED) {
+                let is_marked = !prunes & (thread == MAX_PASSES);
+                Global::new(args.changed, CHANGED).st(thread, if is_marked { FLAT } else { 0 });
             }
             if is_first & !args.seeds.is_null() {
                 tokens.write(row, Global::new(args.seeds, rows).ld(row));
@@ -142,11 +150,13 @@ unsafe fn start(args: StartChunksArgs) {
                     words[I] = base.elements(base.element(vector));
                 }
                 seen.offer(vector, words[I]);
-                let mut most = largest(words[I]);
-                each!(S in 0 1 2 3 { most = most.max(warp::shuffle_xor(most, 1 << S)) });
-                if vector.is_multiple_of(VECTORS) & (vector < end) {
-                    let most = if most.is_nan() { f32::NEG_INFINITY } else { most };
-                    maxima.st(vector / VECTORS, bf16_from_f32(most));
+                if prunes {
+                    let mut most = largest(words[I]);
+                    each!(S in 0 1 2 3 { most = most.max(warp::shuffle_xor(most, 1 << S)) });
+                    if vector.is_multiple_of(VECTORS) & (vector < end) {
+                        let most = if most.is_nan() { f32::NEG_INFINITY } else { most };
+                        maxima.st(vector / VECTORS, bf16_from_f32(most));
+                    }
                 }
             });
             round += 2 * THREADS;

@@ -1,6 +1,6 @@
 //! Which tiles of the vocabulary a pruned readout looks at: a bit each, for every row block.
 //!
-//! A readout without bits, or with logits that are flat, looks at all tiles.
+//! A readout without bits, or of a pass after one that could leave out too little, looks at all tiles.
 
 use cuda_std::Global;
 
@@ -27,19 +27,23 @@ pub(super) struct Needed {
     pub(super) bits: *mut u32,
     /// `[rows]`: not 0 for rows that are open, and so the readout's.
     pub(super) open: *const u32,
-    /// Rows that needed most tiles in the pass before; null for none.
+    /// What the pass before needed, with [`FLAT`]; null for none.
     pub(super) flat: *const u32,
 }
 
+/// The bit of a pass's count of needed tiles that is set once they are half of all tiles or more: what is left of the readout then costs
+/// more than pruning spares.
+pub(super) const FLAT: u32 = 1 << 31;
+
 impl Needed {
-    /// With all tiles if too many rows were flat: then pruning is not tried.
+    /// With all tiles if the pass before was flat: then pruning is not tried.
     ///
     /// # Safety
     /// - The pointers are null or valid, and the launches that wrote there are complete.
     #[inline(always)]
-    pub(super) unsafe fn unless_flat(self, rows: u32) -> Self {
+    pub(super) unsafe fn unless_flat(self) -> Self {
         // SAFETY: the caller's contract.
-        if !self.is_all() && unsafe { is_flat(self.flat, rows) } {
+        if !self.is_all() && unsafe { is_flat(self.flat) } {
             return Self {
                 bits: core::ptr::null_mut(),
                 ..self
@@ -81,14 +85,14 @@ impl Needed {
     }
 }
 
-/// Whether at least a quarter of the rows were flat.
+/// Whether the pass before needed too many tiles, or did not try.
 ///
 /// # Safety
 /// - As [`Needed::unless_flat`].
 #[inline(always)]
-pub(super) unsafe fn is_flat(flat: *const u32, rows: u32) -> bool {
+pub(super) unsafe fn is_flat(flat: *const u32) -> bool {
     // SAFETY: the caller's contract.
-    !flat.is_null() && 4 * u64::from(unsafe { Global::new(flat, 1u32).ld(0u32) }) >= u64::from(rows)
+    !flat.is_null() && unsafe { Global::new(flat, 1u32).ld(0u32) } >= FLAT
 }
 
 /// Walks over a row block's tiles in rising order. Three numbers, since the thread that fetches has few registers.

@@ -17,12 +17,13 @@
 //! 2. Scores are the readout's own: mma.sync over the same columns in the same steps. All columns of B are the latent, and A is 16
 //!    tokens' rows of w2.
 //! 3. A comparison with NaN takes the token. A NaN or infinite latent or row of w2 so opens its rows, and no others.
-//! 4. Where logits are peaked, tens of w2's rows are read and not all of them. Where they are flat, it says so, and the next pass does not try.
+//! 4. Where logits are peaked, tens of w2's rows are read and not all of them. Where row blocks need half of their tiles, logits are
+//!    flat, and the next passes do not try, nor do those of the [`PAUSE`] steps after this one: they find no maxima either.
 //! 5. Tokens are taken in any order: the key decides.
 
 use super::chunks::{VECTORS, chunks};
 use super::goes_on;
-use super::needed::{self, TILE, is_flat, words_of};
+use super::needed::{self, FLAT, TILE, is_flat, words_of};
 use super::row::{Row, Rows};
 use super::winner::{Best, Tokens, block_max, index_of};
 use cuda_std::math::sqrt;
@@ -36,6 +37,8 @@ pub const THREADS: u32 = 128;
 const WARPS: u32 = THREADS / 32;
 /// Chunks, and tokens, that a row may need; with more it is open.
 pub const MOST: u32 = 256;
+/// Steps that do not try after one whose first pass was flat.
+pub const PAUSE: u32 = 31;
 /// Chunks that a thread has in flight.
 const UNROLL: u32 = 5;
 
@@ -74,10 +77,12 @@ kernels! {
         needed: *mut u32,
         /// `[rows]`, written: 1 for open rows.
         open: *mut u32,
-        /// Rows that needed most tiles in the pass before; null for none.
+        /// Tiles that the row blocks needed in the pass before, marked if they were too many; null for none.
         flat: *const u32,
         /// The same of this pass, zero; null to leave it out.
         flat_now: *mut u32,
+        /// How many steps from the next one on are not to try, counted down by a pass that does not; null for all passes but a step's first.
+        pause: *mut u32,
         /// Rows that were open, and tiles of row blocks that they need: added up.
         counts: *mut u64,
         /// N * slots.
@@ -113,10 +118,16 @@ unsafe fn prune(args: PruneArgs) {
         if !goes_on(args.flag) {
             return;
         }
-        if is_flat(args.flat, args.rows) {
-            // Nor is the pass after this one to try.
-            if (block_idx_x() == 0) & (thread_idx_x() == 0) & !args.flat_now.is_null() {
-                Global::new(args.flat_now, 1u32).st(0u32, args.rows);
+        if is_flat(args.flat) {
+            if (block_idx_x() == 0) & (thread_idx_x() == 0) {
+                // Nor is the pass after this one to try.
+                if !args.flat_now.is_null() {
+                    Global::new(args.flat_now, 1u32).st(0u32, FLAT);
+                }
+                if !args.pause.is_null() {
+                    let pause = Global::new(args.pause, 1u32);
+                    pause.st(0u32, pause.ld(0u32).saturating_sub(1));
+                }
             }
             return;
         }
@@ -188,12 +199,12 @@ impl RowJob {
     #[inline(always)]
     unsafe fn run(&self) {
         let (thread, lane) = (thread_idx_x(), thread_idx_x() % 32);
-        let counters = shared_array![xpress_prune_counters: [u32; 3]];
+        let counters = shared_array![xpress_prune_counters: [u32; 2]];
         let taken_chunks = shared_array![xpress_prune_chunks: [u32; MOST as usize]];
         let taken = shared_array![xpress_prune_tokens: [u32; 2 * MOST as usize]];
         // SAFETY: the kernel's contract. What threads share lies on either side of barriers, or is atomic.
         unsafe {
-            if thread < 3 {
+            if thread < 2 {
                 counters.st(thread, 0);
             }
             let first = self.load(thread);
@@ -219,7 +230,7 @@ impl RowJob {
             sync_threads();
             let tokens = counters.ld(1u32);
             if (count > MOST) | (tokens > MOST) {
-                self.open(&bound, counters);
+                self.open(&bound);
                 return;
             }
 
@@ -463,9 +474,9 @@ impl RowJob {
     /// Leaves the row to the readout, with the tiles of the chunks that it needs.
     ///
     /// # Safety
-    /// - The kernel's contract; all threads call it, and the third counter is zero.
+    /// - The kernel's contract; all threads call it.
     #[inline(always)]
-    unsafe fn open(&self, bound: &Bound, counters: Shared<u32>) {
+    unsafe fn open(&self, bound: &Bound) {
         let args = &self.args;
         let (thread, lane) = (thread_idx_x(), thread_idx_x() % 32);
         let tiles = args.vocabulary.div_ceil(TILE);
@@ -474,7 +485,7 @@ impl RowJob {
         // Rounds run on behind the last chunk, with no bits.
         let last = needed::words(args.vocabulary) - 1;
         let is_shifted = self.base.shift() > 0;
-        let (mut new, mut own) = (0, 0);
+        let mut new = 0;
         // SAFETY: the kernel's contract; bits are set by atomics.
         unsafe {
             let first = self.load(thread);
@@ -488,7 +499,6 @@ impl RowJob {
                     let known = tiles.saturating_sub(word * 32).min(32);
                     let here = here & ((1u64 << known) - 1) as u32;
                     if lane == 0 {
-                        own += here.count_ones();
                         let at = |word: u32| word.max(1).min(last);
                         new += (here & !words.atomic_or(at(1 + word), here)).count_ones();
                         // What reaches into the tile before the word's first.
@@ -503,17 +513,38 @@ impl RowJob {
                 bound,
             );
             if lane == 0 {
-                counters.atomic_add(2u32, own);
                 Global::new(args.counts, 2u32).red_add(1u32, u64::from(new));
+                self.count(new);
             }
-            sync_threads();
             if thread == 0 {
                 words.red_add(0u32, 1);
                 Global::new(args.counts, 2u32).red_add(0u32, 1);
                 Global::new(args.open, args.rows).st(self.row, 1);
-                let is_flat = 2 * counters.ld(2u32) > tiles;
-                if is_flat & !args.flat_now.is_null() {
-                    Global::new(args.flat_now, 1u32).red_add(0u32, 1);
+            }
+        }
+    }
+
+    /// Counts tiles that a row block needs for the first time. Whose tiles make them too many says so, once.
+    ///
+    /// # Safety
+    /// - The kernel's contract.
+    #[inline(always)]
+    unsafe fn count(&self, new: u32) {
+        let args = &self.args;
+        if args.flat_now.is_null() {
+            return;
+        }
+        let row_blocks = args.rows.div_ceil(at_least_one(args.block_rows).get());
+        let tiles = u64::from(row_blocks) * u64::from(args.vocabulary.div_ceil(TILE));
+        let is_most = |needed: u32| 2 * u64::from(needed) >= tiles;
+        let flat_now = Global::new(args.flat_now, 1u32);
+        // SAFETY: the kernel's contract. The count has room below the mark: a vocabulary has 2^13 tiles at most.
+        unsafe {
+            let before = flat_now.atomic_add(0u32, new) & !FLAT;
+            if !is_most(before) & is_most(before + new) {
+                flat_now.atomic_add(0u32, FLAT);
+                if !args.pause.is_null() {
+                    Global::new(args.pause, 1u32).st(0u32, PAUSE);
                 }
             }
         }

@@ -77,7 +77,7 @@ kernels! {
         needed: *mut u32,
         /// `[rows]`: which rows are this kernel's; not read if `needed` is null.
         open: *const u32,
-        /// Rows that needed most tiles in the pass before: from a quarter on all tiles are looked at. Null for none.
+        /// How many tiles the pass before needed; all are looked at if that was marked as too many. Null for none.
         flat: *const u32,
         /// N * slots.
         rows: u32,
@@ -218,7 +218,7 @@ impl Job {
         }
         // SAFETY: the caller's contract. The row block's words are cleared once all its blocks have arrived.
         let (needed, open) = unsafe {
-            let needed = self.needed.unless_flat(self.rows);
+            let needed = self.needed.unless_flat();
             (needed, needed.open_rows(self.row_block, self.vocabulary))
         };
         if open == 0 {
@@ -527,7 +527,7 @@ impl Job {
             if last.ld(0) == 0 {
                 return;
             }
-            let needed = self.needed.unless_flat(self.rows);
+            let needed = self.needed.unless_flat();
             if has_row {
                 let key = self.keys.atomic_exchange(own, 0);
                 if needed.is_open(own) {

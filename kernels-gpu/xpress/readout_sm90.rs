@@ -147,7 +147,7 @@ kernels! {
         needed: *mut u32,
         /// `[rows]`: which rows are this kernel's; not read if `needed` is null.
         open: *const u32,
-        /// Rows that needed most tiles in the pass before: from a quarter on all tiles are looked at. Null for none.
+        /// How many tiles the pass before needed; all are looked at if that was marked as too many. Null for none.
         flat: *const u32,
         /// N * slots.
         rows: u32,
@@ -252,7 +252,7 @@ unsafe fn needed(args: &HopperArgs) -> Needed {
         flat: args.flat,
     };
     // SAFETY: the caller's contract.
-    unsafe { needed.unless_flat(args.rows) }
+    unsafe { needed.unless_flat() }
 }
 
 /// Whether any row is open of row blocks `first`, `first + step` and so on. If none is of all, all blocks see it, and none clears bits.

@@ -152,6 +152,7 @@ impl CudaXpress {
         let pruning = Pruning {
             chunks: maxima.ptr(),
             flat: [0; 2],
+            pause: 0,
         };
         self.enqueue(stream, |plan, queue| {
             plan.readout(base.view(), latents.ptr(), out, Some(pruning), queue)

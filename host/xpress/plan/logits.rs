@@ -32,8 +32,10 @@ pub(crate) struct Out {
 pub(crate) struct Pruning {
     /// The largest logit of each chunk, `[N, B-1, chunks]`.
     pub(crate) chunks: u64,
-    /// How many rows were flat in the pass before, and in this one: 0 if nobody asks.
+    /// How many tiles were needed in the pass before, and in this one: 0 if nobody asks.
     pub(crate) flat: [u64; 2],
+    /// How many steps are not to try, for the first pass of a step; else 0.
+    pub(crate) pause: u64,
 }
 
 impl Out {
@@ -125,6 +127,7 @@ impl Plan {
                 open: readout.open.cast_mut(),
                 flat: readout.flat,
                 flat_now: pointer_mut(pruning.flat[1]),
+                pause: pointer_mut(pruning.pause),
                 counts: pointer_mut(self.scratch.counts),
                 rows: readout.rows,
                 slots: readout.slots,
@@ -308,20 +311,21 @@ impl Plan {
     /// The blocks of a step whose passes are pruned, and the largest logit of each chunk.
     pub(super) fn start_chunks(&self, step: &Step, to: &mut dyn Enqueue) -> Result<()> {
         let blocks = [step.anchors, step.seeds, self.scratch.blocks, step.drafts];
-        self.chunks_of(step.base, blocks, self.scratch.chunks, to)
+        let pause = self.scratch.pause;
+        self.chunks_of(step.base, blocks, (self.scratch.chunks, pause), to)
     }
 
     /// The largest logit of each chunk of base logits, to `chunks`.
     #[cfg(feature = "cuda")]
     pub(crate) fn chunk_maxima(&self, base: View, chunks: u64, to: &mut dyn Enqueue) -> Result<()> {
-        self.chunks_of(base, [0; 4], chunks, to)
+        self.chunks_of(base, [0; 4], (chunks, 0), to)
     }
 
     fn chunks_of(
         &self,
         base: View,
         [anchors, seeds, blocks, drafts]: [u64; 4],
-        chunks: u64,
+        (chunks, pause): (u64, u64),
         to: &mut dyn Enqueue,
     ) -> Result<()> {
         let Sizes { v, b, .. } = self.sizes;
@@ -337,6 +341,7 @@ impl Plan {
                 blocks: pointer_mut(blocks),
                 drafts: pointer_mut(drafts),
                 changed: pointer_mut(self.scratch.changed),
+                pause: pointer(pause),
                 maxima: pointer_mut(chunks),
                 keys: pointer_mut(self.scratch.keys),
                 arrived: pointer_mut(self.scratch.arrived),

@@ -1,11 +1,11 @@
 //! The memory that calls work with.
 
-use specdraft_kernels::xpress::chunks::chunks;
+use specdraft_kernels::xpress::ROW_BLOCKS;
+use specdraft_kernels::xpress::chunks::{CHANGED, chunks};
 use specdraft_kernels::xpress::hidden;
 use specdraft_kernels::xpress::maxima;
 use specdraft_kernels::xpress::needed;
 use specdraft_kernels::xpress::tile::side;
-use specdraft_kernels::xpress::{MAX_PASSES, ROW_BLOCKS};
 
 use crate::xpress::{XpressConfig, XpressLimits};
 
@@ -20,6 +20,8 @@ pub(crate) struct Scratch {
     pub(crate) needed: u64,
     /// Of all calls.
     pub(crate) counts: u64,
+    /// Steps that are not to prune, from the next one on.
+    pub(crate) pause: u64,
     pub(crate) changed: u64,
     pub(crate) mean: u64,
     pub(crate) projected: u64,
@@ -39,11 +41,11 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// How many arrays there are.
-    pub(crate) const ARRAYS: usize = 19;
+    pub(crate) const ARRAYS: usize = 20;
 
     /// How many of them, the first ones, have to be zero before the first call.
     #[cfg(feature = "emulator")]
-    pub(crate) const ZEROED: usize = 4;
+    pub(crate) const ZEROED: usize = 5;
 
     /// Which of them `counts` is.
     #[cfg(feature = "cuda")]
@@ -82,8 +84,8 @@ impl Scratch {
             4 * rows.max(x * y),
             4 * rows.div_ceil(u64::from(ROW_BLOCKS[0])) * u64::from(needed::words(v as u32)),
             16,
-            // A pass's flag, and how many of its rows were flat.
-            2 * 4 * u64::from(MAX_PASSES),
+            4,
+            4 * u64::from(CHANGED),
             2 * n * d,
             2 * (n * b + n) * r,
             4 * partial,
@@ -108,6 +110,7 @@ impl Scratch {
             arrived,
             needed,
             counts,
+            pause,
             changed,
             mean,
             projected,
@@ -129,6 +132,7 @@ impl Scratch {
             arrived,
             needed,
             counts,
+            pause,
             changed,
             mean,
             projected,
