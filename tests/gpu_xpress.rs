@@ -168,7 +168,7 @@ fn enough_passes_of_the_usual_size_equal_sequential_decoding() {
         let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &exact, limits).unwrap();
         let step = config.generate_step(2, Generate::Exact, 32).unwrap();
         let reference = Reference::new(&exact);
-        for topc in [0, config.topc] {
+        for &topc in all_or_few(&[0, config.topc], &[0]) {
             let greedy = (0..2).flat_map(|n| reference.greedy(&step, n, topc));
             let expected: Vec<i64> = greedy.collect();
             for hopper in [true, false] {
@@ -233,7 +233,7 @@ fn stopping_early_and_what_lies_in_scratch_change_no_token() {
     rubbish.hidden.fill(bf16::NAN);
     rubbish.anchors.fill(i64::MIN);
     let mut stopped = 0;
-    for n in [1, 2, 9, 33] {
+    for &n in all_or_few(&[1, 2, 9, 33], &[9]) {
         let mut step = config.generate_step(n, Generate::Exact, 43).unwrap();
         for settled in [false, true] {
             if settled {

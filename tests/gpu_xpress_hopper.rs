@@ -15,6 +15,8 @@ use xpress_clusters::{Bench, RANK, hostile_logits, hostile_tokens, reference_lat
 const REQUESTS: [usize; 14] = [1, 2, 3, 4, 7, 8, 15, 16, 30, 32, 33, 40, 64, 128];
 /// Enough for each kernel to be the best one for some.
 const FEW_REQUESTS: [usize; 4] = [1, 9, 16, 40];
+/// The same, of kernels that run all passes: compute-sanitizer's racecheck takes ten seconds for each launch.
+const FEW_REFINED: [usize; 3] = [9, 32, 40];
 const DRAFTS: usize = 15;
 
 /// Sums that are exact in any order: all three answers are the same bits.
@@ -121,9 +123,9 @@ fn rounded_latents_are_close() {
 fn exact_refinements_are_equal() {
     let mut bench = in_clusters(3000, Generate::Exact, 4);
     let mut kernels = BTreeSet::new();
-    for &requests in all_or_few(&REQUESTS, &FEW_REQUESTS) {
+    for &requests in all_or_few(&REQUESTS, &FEW_REFINED) {
         let all = [(512, 6), (512, 1), (511, 8), (64, 3), (100, 2), (1, 5)];
-        for &(count, passes) in all_or_few(&all, &[(512, 2), (100, 3)]) {
+        for &(count, passes) in all_or_few(&all, &[(100, 2)]) {
             let step = bench.step(requests, count, passes as usize, passes.into());
             let what = format!("{requests} requests, {count} candidates, {passes} passes");
             let mut on_gpu = bench.upload(&step);
@@ -143,7 +145,7 @@ fn exact_refinements_are_equal() {
 #[ignore = "needs an NVIDIA GPU"]
 fn hostile_values_are_handled_alike() {
     let mut bench = in_clusters(3000, Generate::Exact, 5);
-    for &requests in all_or_few(&[1, 2, 3, 8, 16, 33], &[2, 16]) {
+    for &requests in all_or_few(&[1, 2, 3, 8, 16, 33], &[2]) {
         for &count in all_or_few(&[512, 509, 70], &[509]) {
             let mut step = bench.step(requests, count, 0, 9);
             hostile_tokens(&mut step, 3000);
@@ -166,7 +168,7 @@ fn hostile_values_are_handled_alike() {
 #[ignore = "needs an NVIDIA GPU"]
 fn rounded_refinements_are_as_good() {
     let mut bench = in_clusters(3000, Generate::Normal, 6);
-    for &requests in all_or_few(&REQUESTS, &FEW_REQUESTS) {
+    for &requests in all_or_few(&REQUESTS, &[1]) {
         let mut step = bench.step(requests, 512, 1, requests as u64);
         let mut on_gpu = bench.upload(&step);
         let whole = bench.refine(&mut on_gpu, &step, 6, true);
