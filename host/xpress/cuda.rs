@@ -194,8 +194,8 @@ impl CudaXpress {
     }
 
     /// Whether passes over the whole vocabulary look only at tokens that can win, by the largest base logits of each 128 and the norms of the
-    /// head's w2: off at first. The tokens are the same. It takes the less time the more the logits are peaked; where they are flat, passes
-    /// after the first one do not try.
+    /// head's w2: on at first. The tokens are the same. It takes the less time the more the logits are peaked. After a pass that could leave
+    /// out less than half, those after it do not try, nor do those of the 31 steps after this one; what is left of the cost is a launch a pass.
     pub fn set_pruning(&mut self, on: bool) {
         self.prune = on;
     }

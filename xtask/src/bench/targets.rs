@@ -16,7 +16,7 @@ struct Target {
     case: String,
     /// That the drafter runs by itself; held against `ratio`.
     variant: String,
-    /// The same launched without overlap, as the peer is; for information.
+    /// The same launched without overlap, as the peer is, or without pruning; for information.
     plain: String,
     ratio: f64,
 }
