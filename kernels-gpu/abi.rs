@@ -2,8 +2,8 @@
 
 use crate::suffix::{index, ingest, observe, propose, reset};
 use crate::xpress::{
-    argmax, chunks, hidden, latent, latent_sm90, prune, readout, readout_sm90,
-    refine_resident_sm90, refine_topc_sm90, score, topc,
+    argmax, hidden, latent, latent_sm90, prune, readout, readout_sm90, refine_resident_sm90,
+    refine_topc_sm90, score, start, topc,
 };
 use cuda_std::Kernel;
 
@@ -24,8 +24,7 @@ pub const KERNELS: &[Kernel] = &[
     hidden::XPRESS_PROJECT_64,
     hidden::XPRESS_COMBINE_32,
     hidden::XPRESS_COMBINE_64,
-    argmax::XPRESS_START,
-    chunks::XPRESS_START_CHUNKS,
+    start::XPRESS_START,
     latent::XPRESS_MIX,
     latent::XPRESS_MIX_RESIDENT_32X32,
     latent::XPRESS_MIX_RESIDENT_64X32,

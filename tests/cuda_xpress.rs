@@ -112,8 +112,6 @@ fn calls_only_enqueue() {
         "xpress_project_32",
         "xpress_combine_32",
     ];
-    let mut chunks = start;
-    chunks[0] = "xpress_start_chunks";
     let pass = [
         "xpress_mix",
         "xpress_gate_up_resident_32",
@@ -121,7 +119,7 @@ fn calls_only_enqueue() {
     ];
     for (topc, pruned, begin, end) in [
         (0, false, &start[..], &["xpress_readout_16"][..]),
-        (0, true, &chunks, &["xpress_prune", "xpress_readout_16"]),
+        (0, true, &start, &["xpress_prune", "xpress_readout_16"]),
         (20, true, &select, &["xpress_score"]),
     ] {
         setup.refiner.set_pruning(pruned);

@@ -63,7 +63,7 @@ const COUNTS: &[(&str, [usize; COLLECTIVES.len()])] = &[
     ("xpress_mix_resident_64x64", [4, 0, 0, 0, 0, 0, 288]),
     ("xpress_project_32", [5, 0, 0, 0, 0, 0, 48]),
     ("xpress_project_64", [3, 0, 0, 0, 0, 0, 48]),
-    ("xpress_prune", [5, 0, 16, 5, 0, 0, 16]),
+    ("xpress_prune", [4, 0, 16, 5, 0, 0, 16]),
     ("xpress_readout_128", [6, 0, 32, 0, 0, 0, 88]),
     ("xpress_readout_16", [6, 0, 8, 0, 0, 0, 16]),
     ("xpress_readout_32", [6, 0, 16, 0, 0, 0, 28]),
@@ -80,8 +80,7 @@ const COUNTS: &[(&str, [usize; COLLECTIVES.len()])] = &[
     ("xpress_refine_topc_3", [11, 0, 47, 0, 0, 0, 116]),
     ("xpress_score", [1, 2, 10, 0, 0, 0, 16]),
     ("xpress_select", [30, 0, 85, 0, 0, 3, 0]),
-    ("xpress_start", [1, 0, 10, 0, 0, 0, 0]),
-    ("xpress_start_chunks", [1, 0, 18, 0, 0, 0, 0]),
+    ("xpress_start", [1, 0, 18, 0, 0, 0, 0]),
     ("xpress_tensor_maps", [0, 0, 0, 0, 0, 0, 0]),
     ("xpress_topc_argmax", [0, 0, 10, 0, 0, 0, 0]),
 ];

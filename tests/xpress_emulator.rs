@@ -97,14 +97,13 @@ fn every_kernel_is_used_and_equal() {
 }
 
 /// The kernels that run in the emulator and on every GPU; the argmaxes on given buffers are stages of their own.
-const REFINEMENT_KERNELS: [&str; 28] = [
+const REFINEMENT_KERNELS: [&str; 27] = [
     "xpress_mean",
     "xpress_project_32",
     "xpress_project_64",
     "xpress_combine_32",
     "xpress_combine_64",
     "xpress_start",
-    "xpress_start_chunks",
     "xpress_mix",
     "xpress_gate_up_32",
     "xpress_gate_up_64",

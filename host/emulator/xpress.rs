@@ -6,7 +6,7 @@ use cuda_std::Kernel;
 use cuda_std::emu::{Buffer, LaunchConfig, Options, Schedule, launch};
 use half::bf16;
 use specdraft_kernels::xpress::{
-    ROW_BLOCKS, argmax, chunks, hidden, latent, prune, readout, score, topc,
+    ROW_BLOCKS, argmax, hidden, latent, prune, readout, score, start, topc,
 };
 
 use super::split_mix;
@@ -460,8 +460,7 @@ fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
             ),
             args.words().into(),
         ),
-        Call::Start(args) => (argmax::XPRESS_START, args.words().into()),
-        Call::StartChunks(args) => (chunks::XPRESS_START_CHUNKS, args.words().into()),
+        Call::Start(args) => (start::XPRESS_START, args.words().into()),
         Call::Prune(args) => (prune::XPRESS_PRUNE, args.words().into()),
         Call::Mix(args) => (latent::XPRESS_MIX, args.words().into()),
         Call::GateUp(tile, args) => (

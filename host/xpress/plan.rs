@@ -127,11 +127,10 @@ impl Plan {
                 )?;
             }
             Some(count) => {
-                self.start(step, to)?;
+                self.start(step, false, to)?;
                 self.select(step.base, count, (ids, logits), None, to)?;
             }
-            None if passes > 0 && step.prune => self.start_chunks(step, to)?,
-            None => self.start(step, to)?,
+            None => self.start(step, passes > 0 && step.prune, to)?,
         }
         if passes > 0 {
             self.hidden_cache(step.hidden, self.scratch.xh, to)?;

@@ -1,9 +1,9 @@
-//! The largest logit of rows in memory: the start block, and the last step of a pass on buffers that are given.
+//! The largest sum of base logit and bias, of rows in memory: the last step of a pass on buffers that are given.
 //!
 //! ```text
 //! block (row, part):
 //!     for each 16-byte vector of the part, two a thread and round, the next round's in flight:
-//!         s = bf16(base + bias)                 start: s = base
+//!         s = bf16(base + bias)
 //!         if the largest of the eight is larger than this thread's best: keep it, and the vector
 //!     key = (best value, lowest index), the largest of the block
 //!     the last block of the row writes its token
@@ -14,67 +14,21 @@
 //! 2. A thread sees its vectors in rising order and takes larger values only, so it holds the lowest index; between threads
 //!    the key decides.
 
-use super::MAX_PASSES;
 use super::row::{NOTHING, Row, Rows, largest};
-use super::winner::{Best, Tokens, begin_block, block_max, first_of, index_of, offer, warp_max};
+use super::winner::{Best, Tokens, block_max, first_of, index_of, offer, warp_max};
 use core::ptr::null_mut;
 use cuda_std::shared::shared_array;
 use cuda_std::thread::{block_idx_x, thread_idx_x};
 use cuda_std::{Global, at_least_one, bf16, bf16x2, pdl};
 
-/// Threads of [`xpress_start`] and [`xpress_add_argmax`].
+/// Threads of [`xpress_add_argmax`], and of [`xpress_start`](super::start::xpress_start).
 pub const THREADS: u32 = 256;
 /// Rows of a block of [`xpress_topc_argmax`], a warp each.
 pub const TOPC_ROWS: u32 = 4;
-/// Logits that a block of [`xpress_start`] or [`xpress_add_argmax`] reads a round.
+/// Logits that a block of either reads a round.
 pub const ROUND: u32 = THREADS * 8 * UNROLL;
 /// Vectors that a thread takes a round.
 const UNROLL: u32 = 2;
-
-kernels! {
-    /// The arguments of [`xpress_start`].
-    struct StartArgs {
-        /// Base logits of the first row; not read with seeds.
-        base: *const bf16,
-        /// Elements from one request's rows to the next's.
-        request_stride: u64,
-        /// Elements from one row of a request to the next.
-        slot_stride: u64,
-        /// `[N]`
-        anchors: *const i64,
-        /// `[rows]`, or null for the argmax.
-        seeds: *const i64,
-        /// `[N, slots + 1]`, written.
-        blocks: *mut i64,
-        /// `[rows]`, written: the draft slots alone.
-        drafts: *mut i64,
-        /// `[MAX_PASSES]`, cleared.
-        changed: *mut u32,
-        /// `[rows]`, all zero.
-        keys: *mut u64,
-        /// `[rows]`, all zero.
-        arrived: *mut u32,
-        /// N * slots.
-        rows: u32,
-        /// Draft slots of a request.
-        slots: u32,
-        /// Logits in a row.
-        width: u32,
-        /// Blocks that share a row; 1 with seeds.
-        parts: u32,
-        /// Logits that each of them takes, a multiple of [`ROUND`]; the last takes what is left.
-        part: u32,
-    }
-
-    /// Begins a draft step: `blocks[n] = [anchor, seeds or argmax of the base logits …]`, `drafts` the same without
-    /// anchors. Clears the passes' flags.
-    ///
-    /// # Safety
-    ///
-    /// - The grid is `rows * parts` blocks.
-    /// - All pointers are valid for the lengths that [`StartArgs`] gives, and nothing else writes there during the launch.
-    kernel xpress_start(threads = THREADS) = start;
-}
 
 kernels! {
     /// The arguments of [`xpress_add_argmax`].
@@ -154,57 +108,6 @@ kernels! {
     /// - The grid has a block for every [`TOPC_ROWS`] rows.
     /// - All pointers are valid for the lengths that [`TopcArgs`] gives, and nothing else writes there during the launch.
     kernel xpress_topc_argmax(threads = 32 * TOPC_ROWS) = topc_argmax;
-}
-
-/// # Safety
-///
-/// - As the kernel.
-#[inline(always)]
-unsafe fn start(args: StartArgs) {
-    let StartArgs {
-        rows, slots, width, ..
-    } = args;
-    let (block, thread) = (block_idx_x(), thread_idx_x());
-    let parts = at_least_one(args.parts);
-    let (row, index) = (block / parts, block % parts);
-    let request = row / at_least_one(slots);
-    let is_first = (index == 0) & (thread == 0);
-    pdl::launch_dependents();
-    pdl::wait();
-    // SAFETY: the kernel's contract.
-    unsafe {
-        if is_first & (row == request * slots) {
-            begin_block(args.anchors, args.blocks, request, slots);
-        }
-        if (block == 0) & (thread < MAX_PASSES) {
-            Global::new(args.changed, MAX_PASSES).st(thread, 0);
-        }
-        let tokens = Tokens::new(args.blocks, args.drafts, null_mut(), rows, slots);
-        if !args.seeds.is_null() {
-            if is_first {
-                tokens.write(row, Global::new(args.seeds, rows).ld(row));
-            }
-            return;
-        }
-        let base = Rows {
-            first: args.base,
-            request_stride: args.request_stride,
-            slot_stride: args.slot_stride,
-            slots,
-            width,
-        };
-        let base = base.get(row);
-        let best = best_of_part::<false>(base, base, index, parts.get(), args.part);
-        finish(
-            best,
-            args.keys,
-            args.arrived,
-            row,
-            rows,
-            parts.get(),
-            tokens,
-        );
-    }
 }
 
 /// # Safety

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! once a step   mean, project_T, combine_T      hidden states [N, B, D] -> xh [N, B, R]            hidden.rs
-//!               start                           base logits or seeds -> blocks [N, B]              argmax.rs
-//!           or  start_chunks                  the same, and chunks' maxima                     chunks.rs
+//!               start                           base logits or seeds -> blocks [N, B], maxima      start.rs
 //!               select                          base logits -> candidates, their logits, blocks    topc.rs, maxima.rs
 //! each pass     mix, gate_up_T, down_T          blocks, xh -> latents [N, B-1, R]                  latent.rs
 //!           or  mix, gate_up, down _resident_S    the same, for many requests of 16 slots           latent_resident.rs
@@ -34,7 +33,6 @@
 //! 6. Weights do not depend on earlier launches: a kernel may fetch them before `pdl::wait`, and nothing else.
 
 pub mod argmax;
-pub mod chunks;
 pub mod hidden;
 pub mod latent;
 pub mod latent_resident;
@@ -49,6 +47,7 @@ pub mod refine_topc_sm90;
 mod row;
 pub mod score;
 pub mod stages_sm90;
+pub mod start;
 pub mod tile;
 pub mod topc;
 mod winner;

@@ -1,7 +1,7 @@
 //! The innermost ring: the kernels, looked up and checked once, launched without further checks.
 
 use specdraft_kernels::xpress::{
-    ROW_BLOCKS, argmax, chunks, hidden, latent, latent_resident, prune, readout, score, tile, topc,
+    ROW_BLOCKS, argmax, hidden, latent, latent_resident, prune, readout, score, start, tile, topc,
 };
 
 use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream};
@@ -14,8 +14,7 @@ pub struct XpressKernels {
     mean: PreparedKernel<{ hidden::XPRESS_MEAN.params.len() }>,
     project: [PreparedKernel<{ hidden::XPRESS_PROJECT_32.params.len() }>; 2],
     combine: [PreparedKernel<{ hidden::XPRESS_COMBINE_32.params.len() }>; 2],
-    start: PreparedKernel<{ argmax::XPRESS_START.params.len() }>,
-    start_chunks: PreparedKernel<{ chunks::XPRESS_START_CHUNKS.params.len() }>,
+    start: PreparedKernel<{ start::XPRESS_START.params.len() }>,
     mix: PreparedKernel<{ latent::XPRESS_MIX.params.len() }>,
     gate_up: [PreparedKernel<{ latent::XPRESS_GATE_UP_32.params.len() }>; 2],
     down: [PreparedKernel<{ latent::XPRESS_DOWN_32.params.len() }>; 2],
@@ -49,8 +48,7 @@ impl XpressKernels {
                 PreparedKernel::new(module, &hidden::XPRESS_COMBINE_32)?,
                 PreparedKernel::new(module, &hidden::XPRESS_COMBINE_64)?,
             ],
-            start: PreparedKernel::new(module, &argmax::XPRESS_START)?,
-            start_chunks: PreparedKernel::new(module, &chunks::XPRESS_START_CHUNKS)?,
+            start: PreparedKernel::new(module, &start::XPRESS_START)?,
             mix: PreparedKernel::new(module, &latent::XPRESS_MIX)?,
             gate_up: [
                 PreparedKernel::new(module, &latent::XPRESS_GATE_UP_32)?,
@@ -141,7 +139,7 @@ impl XpressKernels {
         for kernel in &self.combine {
             all.push(of(kernel)?);
         }
-        all.extend([of(&self.start)?, of(&self.start_chunks)?, of(&self.mix)?]);
+        all.extend([of(&self.start)?, of(&self.mix)?]);
         for kernel in &self.gate_up {
             all.push(of(kernel)?);
         }
@@ -234,7 +232,6 @@ impl XpressKernels {
                     self.combine[tile.index()].launch(stream, shape, args.words())
                 }
                 Call::Start(args) => self.start.launch(stream, shape, args.words()),
-                Call::StartChunks(args) => self.start_chunks.launch(stream, shape, args.words()),
                 Call::Prune(args) => self.prune.launch(stream, shape, args.words()),
                 Call::Mix(args) => self.mix.launch(stream, shape, args.words()),
                 Call::GateUp(tile, args) => {

@@ -1,7 +1,7 @@
 //! The stages of a refinement, one call each, on an engine's own arrays.
 
 use half::bf16;
-use specdraft_kernels::xpress::chunks::chunks;
+use specdraft_kernels::xpress::start::chunks;
 
 use super::views::Checked;
 use super::{CudaXpress, DeviceBlocks};

@@ -1,13 +1,13 @@
 //! One launch: a kernel, its arguments, its grid.
 
-use specdraft_kernels::xpress::argmax::{AddArgs, StartArgs, TopcArgs};
-use specdraft_kernels::xpress::chunks::StartChunksArgs;
+use specdraft_kernels::xpress::argmax::{AddArgs, TopcArgs};
 use specdraft_kernels::xpress::hidden::{CombineArgs, MeanArgs, ProjectArgs};
 use specdraft_kernels::xpress::latent::{DownArgs, GateUpArgs, MixArgs};
 use specdraft_kernels::xpress::latent_resident as resident;
 use specdraft_kernels::xpress::prune::PruneArgs;
 use specdraft_kernels::xpress::readout::ReadoutArgs;
 use specdraft_kernels::xpress::score::ScoreArgs;
+use specdraft_kernels::xpress::start::StartArgs;
 use specdraft_kernels::xpress::tile::{self, ring_bytes, side};
 use specdraft_kernels::xpress::topc::SelectArgs;
 
@@ -20,7 +20,6 @@ pub(crate) enum Call {
     Project(Tile, ProjectArgs),
     Combine(Tile, CombineArgs),
     Start(StartArgs),
-    StartChunks(StartChunksArgs),
     Mix(MixArgs),
     GateUp(Tile, GateUpArgs),
     Down(Tile, DownArgs),

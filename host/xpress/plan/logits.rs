@@ -3,12 +3,12 @@
 use std::ptr::null_mut;
 
 use specdraft_kernels::xpress::ROW_BLOCKS;
-use specdraft_kernels::xpress::argmax::{self, AddArgs, StartArgs, TopcArgs};
-use specdraft_kernels::xpress::chunks::StartChunksArgs;
+use specdraft_kernels::xpress::argmax::{self, AddArgs, TopcArgs};
 use specdraft_kernels::xpress::maxima;
 use specdraft_kernels::xpress::prune::{self, PruneArgs};
 use specdraft_kernels::xpress::readout::{self, ReadoutArgs};
 use specdraft_kernels::xpress::score::{self, ScoreArgs};
+use specdraft_kernels::xpress::start::StartArgs;
 use specdraft_kernels::xpress::topc::{self, SelectArgs};
 
 use super::{BlockLayout, Call, Enqueue, Launch, Plan, Sizes, Step, View, pointer, pointer_mut};
@@ -275,11 +275,30 @@ impl Plan {
         })
     }
 
-    /// The blocks of a step before its first pass.
-    pub(super) fn start(&self, step: &Step, to: &mut dyn Enqueue) -> Result<()> {
+    /// The blocks of a step before its first pass, and the largest logit of each chunk, if it may prune.
+    pub(super) fn start(&self, step: &Step, prune: bool, to: &mut dyn Enqueue) -> Result<()> {
+        let blocks = [step.anchors, step.seeds, self.scratch.blocks, step.drafts];
+        let chunks = if prune { self.scratch.chunks } else { 0 };
+        self.start_of(step.base, blocks, (chunks, self.scratch.pause), to)
+    }
+
+    /// The largest logit of each chunk of base logits, to `chunks`.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn chunk_maxima(&self, base: View, chunks: u64, to: &mut dyn Enqueue) -> Result<()> {
+        self.start_of(base, [0; 4], (chunks, 0), to)
+    }
+
+    fn start_of(
+        &self,
+        base: View,
+        [anchors, seeds, blocks, drafts]: [u64; 4],
+        (chunks, pause): (u64, u64),
+        to: &mut dyn Enqueue,
+    ) -> Result<()> {
         let Sizes { v, b, .. } = self.sizes;
-        let (base, rows) = (step.base.draft_rows(b - 1), step.base.rows(b - 1));
-        let (parts, part) = if step.seeds == 0 {
+        let (base, rows) = (base.draft_rows(b - 1), base.rows(b - 1));
+        // Seeds alone need one block a row.
+        let (parts, part) = if seeds == 0 || chunks != 0 {
             self.parts(rows, v)
         } else {
             (1, 0)
@@ -289,60 +308,13 @@ impl Plan {
                 base: pointer(base.address),
                 request_stride: base.layout.request_stride as u64,
                 slot_stride: base.layout.slot_stride as u64,
-                anchors: pointer(step.anchors),
-                seeds: pointer(step.seeds),
-                blocks: pointer_mut(self.scratch.blocks),
-                drafts: pointer_mut(step.drafts),
-                changed: pointer_mut(self.scratch.changed),
-                keys: pointer_mut(self.scratch.keys),
-                arrived: pointer_mut(self.scratch.arrived),
-                rows,
-                slots: b - 1,
-                width: v,
-                parts,
-                part,
-            }),
-            grid: [rows * parts, 1, 1],
-            threads: argmax::THREADS,
-            shared_bytes: 0,
-        })
-    }
-
-    /// The blocks of a step whose passes are pruned, and the largest logit of each chunk.
-    pub(super) fn start_chunks(&self, step: &Step, to: &mut dyn Enqueue) -> Result<()> {
-        let blocks = [step.anchors, step.seeds, self.scratch.blocks, step.drafts];
-        let pause = self.scratch.pause;
-        self.chunks_of(step.base, blocks, (self.scratch.chunks, pause), to)
-    }
-
-    /// The largest logit of each chunk of base logits, to `chunks`.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn chunk_maxima(&self, base: View, chunks: u64, to: &mut dyn Enqueue) -> Result<()> {
-        self.chunks_of(base, [0; 4], (chunks, 0), to)
-    }
-
-    fn chunks_of(
-        &self,
-        base: View,
-        [anchors, seeds, blocks, drafts]: [u64; 4],
-        (chunks, pause): (u64, u64),
-        to: &mut dyn Enqueue,
-    ) -> Result<()> {
-        let Sizes { v, b, .. } = self.sizes;
-        let (base, rows) = (base.draft_rows(b - 1), base.rows(b - 1));
-        let (parts, part) = self.parts(rows, v);
-        to.enqueue(&Launch {
-            call: Call::StartChunks(StartChunksArgs {
-                base: pointer(base.address),
-                request_stride: base.layout.request_stride as u64,
-                slot_stride: base.layout.slot_stride as u64,
                 anchors: pointer(anchors),
                 seeds: pointer(seeds),
                 blocks: pointer_mut(blocks),
                 drafts: pointer_mut(drafts),
                 changed: pointer_mut(self.scratch.changed),
-                pause: pointer(pause),
                 maxima: pointer_mut(chunks),
+                pause: pointer(pause),
                 keys: pointer_mut(self.scratch.keys),
                 arrived: pointer_mut(self.scratch.arrived),
                 rows,

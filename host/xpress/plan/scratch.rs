@@ -1,10 +1,10 @@
 //! The memory that calls work with.
 
 use specdraft_kernels::xpress::ROW_BLOCKS;
-use specdraft_kernels::xpress::chunks::{CHANGED, chunks};
 use specdraft_kernels::xpress::hidden;
 use specdraft_kernels::xpress::maxima;
 use specdraft_kernels::xpress::needed;
+use specdraft_kernels::xpress::start::{CHANGED, chunks};
 use specdraft_kernels::xpress::tile::side;
 
 use crate::xpress::{XpressConfig, XpressLimits};

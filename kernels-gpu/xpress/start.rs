@@ -1,16 +1,18 @@
-//! The start of a step whose passes are pruned: the largest logit of each row, and of each of its chunks, in one read.
+//! The start of a step: the block before its first pass, by the largest base logit of each row; and, for passes that are pruned, the
+//! largest of each of its chunks, in the same read.
 //!
 //! ```text
 //! block (row, part):
 //!     for each 16-byte vector of the part, two a thread and round, the next round's in flight:
-//!         unless this step does not prune: the largest of the eight; of 16 lanes: the chunk's
 //!         if it is larger than this thread's best: keep it, and the vector
+//!         if the step prunes: the largest of the eight; of 16 lanes: the chunk's
 //!     the last block of the row writes its token
 //! ```
 //!
 //! 1. A chunk is 256 bytes of memory, so that chunks are read by whole vectors at any alignment of the row: its first and last chunk
 //!    may hold less of it.
 //! 2. The read is the one that the start needs anyway: only the shuffles and a bf16 for every 128 logits are new.
+//! 3. Whether a step prunes is for the device to say, which has seen the steps before ([`PAUSE`](super::prune::PAUSE)).
 
 use super::MAX_PASSES;
 use super::argmax::{Seen, THREADS, finish};
@@ -34,8 +36,8 @@ pub const fn chunks(width: u32) -> u32 {
 }
 
 kernels! {
-    /// The arguments of [`xpress_start_chunks`].
-    struct StartChunksArgs {
+    /// The arguments of [`xpress_start`].
+    struct StartArgs {
         /// Base logits of the first row.
         base: *const bf16,
         /// Elements from one request's rows to the next's.
@@ -52,10 +54,10 @@ kernels! {
         drafts: *mut i64,
         /// `[MAX_PASSES]` flags and `[1 + MAX_PASSES]` counts of needed tiles, cleared; but the first count is marked if this step does not prune.
         changed: *mut u32,
-        /// Not 0 if this step does not prune; null if it does.
-        pause: *const u32,
-        /// `[rows, chunks]`, written: the largest logit of each chunk, -inf for NaN.
+        /// `[rows, chunks]`, written if this step prunes: the largest logit of each chunk, -inf for NaN. Null if it does not.
         maxima: *mut bf16,
+        /// Not 0 if this step does not prune; null to leave it to `maxima`.
+        pause: *const u32,
         /// `[rows]`, all zero.
         keys: *mut u64,
         /// `[rows]`, all zero.
@@ -72,21 +74,22 @@ kernels! {
         part: u32,
     }
 
-    /// [`xpress_start`](super::argmax::xpress_start), and the largest logit of each chunk. Without blocks, no more than that.
+    /// Begins a draft step: `blocks[n] = [anchor, seeds or argmax of the base logits …]`, `drafts` the same without anchors. Clears the passes'
+    /// flags, and finds the chunks' maxima. Without blocks, no more than those.
     ///
     /// # Safety
     ///
     /// - The grid is `rows * parts` blocks.
-    /// - All pointers are valid for the lengths that [`StartChunksArgs`] gives, and nothing else writes there during the launch.
-    kernel xpress_start_chunks(threads = THREADS) = start;
+    /// - All pointers are valid for the lengths that [`StartArgs`] gives, and nothing else writes there during the launch.
+    kernel xpress_start(threads = THREADS) = start;
 }
 
 /// # Safety
 ///
 /// - As the kernel.
 #[inline(always)]
-unsafe fn start(args: StartChunksArgs) {
-    let StartChunksArgs {
+unsafe fn start(args: StartArgs) {
+    let StartArgs {
         rows, slots, width, ..
     } = args;
     let (block, thread) = (block_idx_x(), thread_idx_x());
@@ -100,7 +103,8 @@ unsafe fn start(args: StartChunksArgs) {
     // SAFETY: the kernel's contract.
     unsafe {
         let pause = args.pause;
-        let prunes = Global::new(pause, 1u32).ld_if(0u32, !pause.is_null(), 0) == 0;
+        let pause = Global::new(pause, 1u32).ld_if(0u32, !pause.is_null(), 0);
+        let prunes = !args.maxima.is_null() & (pause == 0);
         let tokens = Tokens::new(args.blocks, args.drafts, null_mut(), rows, slots);
         if begins {
             if is_first & (row == request * slots) {
@@ -113,6 +117,9 @@ unsafe fn start(args: StartChunksArgs) {
             if is_first & !args.seeds.is_null() {
                 tokens.write(row, Global::new(args.seeds, rows).ld(row));
             }
+        }
+        if !prunes & !args.seeds.is_null() {
+            return;
         }
         let count = u64::from(chunks(width));
         let maxima = Global::new(args.maxima, u64::from(rows) * count);
