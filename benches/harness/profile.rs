@@ -1,6 +1,6 @@
 //! For a profiler: each call once, inside a range of its own that begins with a launch that marks it.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Result, ensure};
@@ -49,7 +49,7 @@ pub(crate) fn call(
         dependent: false,
     };
     stream.synchronize(context)?;
-    let range = Range::begin()?;
+    let range = Range::begin(context)?;
     // SAFETY: a list of no slots, so nothing is read or written.
     unsafe { mark.launch(stream, shape, [0; 4]) }?;
     enqueue()?;
@@ -59,15 +59,26 @@ pub(crate) fn call(
     Ok(())
 }
 
-/// What `--profile-from-start off` waits for.
+/// What `--profile-from-start off` waits for. It is of the thread's current context, and calls of the drafters leave none behind.
 struct Range(Library);
 
 impl Range {
-    fn begin() -> Result<Self> {
+    fn begin(context: &Context) -> Result<Self> {
         // SAFETY: the driver, which is loaded already.
         let range = Self(unsafe { Library::new("libcuda.so.1") }?);
+        // SAFETY: the driver's function of this name takes a context, which is alive, and returns a status.
+        let status = unsafe {
+            let set = range
+                .0
+                .get::<unsafe extern "C" fn(*mut c_void) -> c_int>(b"cuCtxSetCurrent")?;
+            set(context.as_raw())
+        };
+        ensure!(status == 0, "making the context current: error {status}");
         let status = range.call(b"cuProfilerStart");
-        ensure!(status == Some(0), "the profiler's range: {status:?}");
+        ensure!(
+            status == Some(0),
+            "beginning the profiler's range: error {status:?}"
+        );
         Ok(range)
     }
 
