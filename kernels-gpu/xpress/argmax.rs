@@ -120,22 +120,11 @@ unsafe fn add_argmax(args: AddArgs) {
     } = args;
     let parts = at_least_one(args.parts);
     let (row, index) = (block_idx_x() / parts, block_idx_x() % parts);
-    let (request_stride, slot_stride) = (args.base_request_stride, args.base_slot_stride);
-    let base = Rows {
-        first: args.base,
-        request_stride,
-        slot_stride,
-        slots,
-        width,
-    };
-    let (request_stride, slot_stride) = (args.bias_request_stride, args.bias_slot_stride);
-    let bias = Rows {
-        first: args.bias,
-        request_stride,
-        slot_stride,
-        slots,
-        width,
-    };
+    let [base, bias] = rows_of(
+        (args.base, args.base_request_stride, args.base_slot_stride),
+        (args.bias, args.bias_request_stride, args.bias_slot_stride),
+        [slots, width],
+    );
     pdl::launch_dependents();
     pdl::wait();
     // SAFETY: the kernel's contract.
@@ -165,22 +154,11 @@ unsafe fn topc_argmax(args: TopcArgs) {
     } = args;
     let lane = thread_idx_x() % 32;
     let row = block_idx_x() * TOPC_ROWS + thread_idx_x() / 32;
-    let (request_stride, slot_stride) = (args.base_request_stride, args.base_slot_stride);
-    let base = Rows {
-        first: args.base,
-        request_stride,
-        slot_stride,
-        slots,
-        width,
-    };
-    let (request_stride, slot_stride) = (args.bias_request_stride, args.bias_slot_stride);
-    let bias = Rows {
-        first: args.bias,
-        request_stride,
-        slot_stride,
-        slots,
-        width,
-    };
+    let [base, bias] = rows_of(
+        (args.base, args.base_request_stride, args.base_slot_stride),
+        (args.bias, args.bias_request_stride, args.bias_slot_stride),
+        [slots, width],
+    );
     pdl::launch_dependents();
     pdl::wait();
     if row >= rows {
@@ -196,6 +174,22 @@ unsafe fn topc_argmax(args: TopcArgs) {
             Tokens::new(args.blocks, null_mut(), null_mut(), rows, slots).write(row, token);
         }
     }
+}
+
+/// Where base logits and biases lie: each its first row, and from one request's rows and from one row to the next.
+#[inline(always)]
+fn rows_of(
+    base: (*const bf16, u64, u64),
+    bias: (*const bf16, u64, u64),
+    [slots, width]: [u32; 2],
+) -> [Rows; 2] {
+    [base, bias].map(|(first, request_stride, slot_stride)| Rows {
+        first,
+        request_stride,
+        slot_stride,
+        slots,
+        width,
+    })
 }
 
 /// The best of this thread's share of part `index`.

@@ -77,22 +77,7 @@ impl CudaXpress {
         base: DeviceBlocks<'_>,
         blocks: DeviceSliceMut<'_, i64>,
     ) -> Result<()> {
-        let XpressConfig {
-            block_size: b,
-            rank: r,
-            ..
-        } = self.config;
-        let checked = Checked::new(&self.config, &self.limits);
-        let n = checked.base(&base)?;
-        checked.input("latents", &latents, n * (b - 1) * r)?;
-        checked.output("blocks", &blocks, n * b)?;
-        if n == 0 {
-            return Ok(());
-        }
-        let out = Out::to(blocks.ptr());
-        self.enqueue(stream, |plan, queue| {
-            plan.readout(base.view(), latents.ptr(), out, None, queue)
-        })
+        self.readout(stream, latents, (base, None), blocks)
     }
 
     /// Enqueues finding the largest base logit of each chunk of a draft slot: `[N, B-1, chunks]` with [`chunks`](Self::chunks) of them, for
@@ -135,6 +120,17 @@ impl CudaXpress {
         (base, maxima): (DeviceBlocks<'_>, DeviceSlice<'_, bf16>),
         blocks: DeviceSliceMut<'_, i64>,
     ) -> Result<()> {
+        self.readout(stream, latents, (base, Some(maxima)), blocks)
+    }
+
+    /// A readout of the whole vocabulary, or with chunks' maxima of what is left of it.
+    fn readout(
+        &mut self,
+        stream: Stream<'_>,
+        latents: DeviceSlice<'_, bf16>,
+        (base, maxima): (DeviceBlocks<'_>, Option<DeviceSlice<'_, bf16>>),
+        blocks: DeviceSliceMut<'_, i64>,
+    ) -> Result<()> {
         let XpressConfig {
             block_size: b,
             rank: r,
@@ -143,19 +139,21 @@ impl CudaXpress {
         let checked = Checked::new(&self.config, &self.limits);
         let n = checked.base(&base)?;
         checked.input("latents", &latents, n * (b - 1) * r)?;
-        checked.input("maxima", &maxima, n * (b - 1) * self.chunks())?;
+        if let Some(maxima) = &maxima {
+            checked.input("maxima", maxima, n * (b - 1) * self.chunks())?;
+        }
         checked.output("blocks", &blocks, n * b)?;
         if n == 0 {
             return Ok(());
         }
         let out = Out::to(blocks.ptr());
-        let pruning = Pruning {
+        let pruning = maxima.map(|maxima| Pruning {
             chunks: maxima.ptr(),
             flat: [0; 2],
             pause: 0,
-        };
+        });
         self.enqueue(stream, |plan, queue| {
-            plan.readout(base.view(), latents.ptr(), out, Some(pruning), queue)
+            plan.readout(base.view(), latents.ptr(), out, pruning, queue)
         })
     }
 
