@@ -1,0 +1,479 @@
+//! Both projections of whole requests' hidden states, in one pass over D.
+//!
+//! ```text
+//! block (requests, columns, part of D):
+//!     copy the first chunks' weights; pdl::wait; copy their rows
+//!     for each chunk of 64 columns of D, as it arrives:
+//!         start the copy of another
+//!         c += rows * down_h^T                      all warps
+//!         means of the chunk -> shared memory       a warp a request, a lane two columns
+//!         g += means * down_g^T                     of the chunk before: 16 columns a warp
+//!     leave c and g in scratch; the last block of the tile adds all parts in their order
+//! ```
+//!
+//! 1. A tile is whole requests, so that a mean is a sum over rows that the block has in shared memory: no launch for the means, and no
+//!    second read of the hidden states. What it costs is `down_g` for each tile.
+//! 2. D is long (thousands) and for few requests there are few tiles: blocks share the sum over D. The order in which the parts are added
+//!    does not depend on who was last. The last block asks for several parts at a time: one by one they would be as many latencies.
+//! 3. The means of a chunk are used one chunk later: so one barrier a chunk is enough. Its `down_g` stays in the ring as long.
+//! 4. A place of the ring is filled again two chunks after its use. Warps that make means are not those that have a product with them
+//!    where there are fewer than eight of either.
+//! 5. Weights do not depend on earlier launches: they are on their way before `pdl::wait`.
+//! 6. The next launch may start when the sums are there, no earlier: blocks that only wait take time from those that work.
+
+use super::{MEANS, PROJECT_THREADS, ProjectArgs, project_columns, project_requests, project_rows};
+use crate::xpress::last_of;
+use crate::xpress::tile::{CHUNK, Sums, add_product, piece};
+use cuda_std::shared::dynamic_shared_mem;
+use cuda_std::thread::{
+    block_idx_x, block_idx_y, block_idx_z, grid_dim_x, grid_dim_y, sync_threads, thread_idx_x,
+};
+use cuda_std::{Global, Shared, at_least_one, bf16, bf16x2, cp_async, pdl};
+
+const WARPS: u32 = PROJECT_THREADS / 32;
+
+const _: () = assert!(2 * MEANS * CHUNK == 2 * 4 * PROJECT_THREADS);
+
+/// Chunks in shared memory: the one in use, the one before, those on their way, and one more at the start.
+pub(super) const fn stages(pending: u32) -> u32 {
+    pending + 3
+}
+
+/// Elements of a chunk of all operands.
+pub(super) const fn stage_size(i: usize, j: usize) -> u32 {
+    (project_rows(i) + 2 * project_columns(j)) * CHUNK
+}
+
+/// What a block sums: its requests, columns and chunks.
+struct Tile {
+    first_request: u32,
+    /// Requests and their rows.
+    requests: u32,
+    rows: u32,
+    first_row: u32,
+    first_column: u32,
+    first: u32,
+    end: u32,
+}
+
+/// # Safety
+///
+/// - As the kernel.
+#[inline(always)]
+pub(super) unsafe fn project<const I: usize, const J: usize, const PENDING: u32>(
+    args: ProjectArgs,
+) {
+    let tile = tile::<I, J>(&args);
+    let stages = stages(PENDING);
+    let size = stage_size(I, J);
+    let ring = dynamic_shared_mem::<bf16>();
+    let stage = |i: u32| ring.slice(i % stages * size, size);
+    let means = |i: u32| ring.slice(stages * size + (i & 1) * MEANS * CHUNK, MEANS * CHUNK);
+    let (h, g) = (
+        project_rows(I) * CHUNK,
+        (project_rows(I) + project_columns(J)) * CHUNK,
+    );
+    let part = project_columns(J) * CHUNK;
+    let (warp, count) = (thread_idx_x() / 32, tile.end - tile.first);
+    let (row, column) = place::<I, J>();
+    let states = States::new::<I>(&args, &tile);
+
+    // SAFETY: the kernel's contract. The copies of chunk i are complete for all threads after the barrier of round i, in which the place
+    // of chunk i - 2 is filled again: its rows were used in round i - 2, its means and weights in round i - 1. So were the means that
+    // those of chunk i replace.
+    unsafe {
+        each!(S in 0 1 2 3 4 {
+            let i = S as u32;
+            if i < PENDING + 2 && i < count {
+                copy_weights::<J>(stage(i).slice(h, 2 * part), tile.first + i, &args, &tile);
+            }
+        });
+        // Rows that are no request's stay zero. Both times four words a thread.
+        ring.slice(stages * size, 2 * MEANS * CHUNK)
+            .cast::<u32>()
+            .st4(thread_idx_x() * 4, [0; 4]);
+        pdl::wait();
+        each!(S in 0 1 2 3 4 {
+            let i = S as u32;
+            if i < PENDING + 2 {
+                if i < count {
+                    states.copy::<I>(stage(i).slice(0, h), tile.first + i);
+                }
+                cp_async::commit();
+            }
+        });
+        let mut of_slots = [[[0.0; 4]; J]; I];
+        let mut of_means = [[[0.0; 4]; 2]; 1];
+        let mut i = 0;
+        while i < count {
+            cp_async::wait::<PENDING>();
+            sync_threads();
+            let next = i + PENDING + 1;
+            if (i > 0) & (next < count) {
+                let (to, chunk) = (stage(next), tile.first + next);
+                copy_weights::<J>(to.slice(h, 2 * part), chunk, &args, &tile);
+                states.copy::<I>(to.slice(0, h), chunk);
+            }
+            cp_async::commit();
+            let ready = stage(i);
+            average(ready.slice(0, h), means(i), &args, &tile);
+            add_product(&mut of_slots, ready, row, ready.slice(h, part), column);
+            if (i > 0) & (warp < J as u32) {
+                let weights = stage(i - 1).slice(g, part);
+                add_product(&mut of_means, means(i - 1), 0, weights, 16 * warp);
+            }
+            i += 1;
+        }
+        sync_threads();
+        if (count > 0) & (warp < J as u32) {
+            let weights = stage(count - 1).slice(g, part);
+            add_product(&mut of_means, means(count - 1), 0, weights, 16 * warp);
+        }
+        pdl::launch_dependents();
+        let out = Out::new(&args, &tile);
+        if args.splits == 1 {
+            out.slots(&of_slots);
+            each!(N in 0 1 {
+                if warp < J as u32 {
+                    out.means(N as u32, thread_idx_x(), of_means[0][N]);
+                }
+            });
+        } else {
+            share(&of_slots, &of_means[0], &args, &out);
+        }
+    }
+}
+
+#[inline(always)]
+fn tile<const I: usize, const J: usize>(args: &ProjectArgs) -> Tile {
+    let each = project_requests(I, at_least_one(args.slots).get());
+    let first_request = block_idx_x() * each;
+    let requests = (args.requests - first_request).min(each);
+    // All splits have the same number of chunks, but the last may have fewer, or none.
+    let chunks = args.width.div_ceil(CHUNK);
+    let share = chunks.div_ceil(at_least_one(args.splits).get());
+    let first = (block_idx_z() * share).min(chunks);
+    Tile {
+        first_request,
+        requests,
+        rows: requests * args.slots,
+        first_row: first_request * args.slots,
+        first_column: block_idx_y() * project_columns(J),
+        first,
+        end: (first + share).min(chunks),
+    }
+}
+
+/// The first row and column of this warp's part of the tile.
+#[inline(always)]
+fn place<const I: usize, const J: usize>() -> (u32, u32) {
+    let warp = thread_idx_x() / 32;
+    (warp % 4 * 16 * I as u32, warp / 4 * 8 * J as u32)
+}
+
+/// The rows that a thread copies: number `thread / 8 + 32 i`, of each the 16-byte piece `thread % 8` of a chunk.
+struct States {
+    hidden: Global<bf16>,
+    /// Where they start, for those that there are.
+    starts: [Option<u64>; 4],
+    width: u32,
+}
+
+impl States {
+    #[inline(always)]
+    fn new<const I: usize>(args: &ProjectArgs, tile: &Tile) -> Self {
+        let slots = at_least_one(args.slots);
+        let last = u64::from(args.requests - 1) * args.request_stride
+            + u64::from(args.slots - 1) * args.slot_stride;
+        let mut starts = [None; 4];
+        each!(K in 0 1 2 3 {
+            let row = thread_idx_x() / 8 + 32 * K as u32;
+            if K < 2 * I && row < tile.rows {
+                let row = tile.first_row + row;
+                let (request, slot) = (u64::from(row / slots), u64::from(row % slots));
+                starts[K] = Some(request * args.request_stride + slot * args.slot_stride);
+            }
+        });
+        Self {
+            hidden: Global::new(args.hidden, last + u64::from(args.width)),
+            starts,
+            width: args.width,
+        }
+    }
+
+    /// Starts the copies of one chunk.
+    ///
+    /// # Safety
+    /// - The kernel's contract; nobody uses `to`.
+    #[inline(always)]
+    unsafe fn copy<const I: usize>(&self, to: Shared<bf16>, chunk: u32) {
+        let (row, p) = (thread_idx_x() / 8, thread_idx_x() % 8);
+        let k = chunk * CHUNK + 8 * p;
+        each!(K in 0 1 2 3 {
+            if K < 2 * I {
+                let inside = self.starts[K].is_some() & (k < self.width);
+                let from = self.starts[K].unwrap_or(0) + u64::from(k);
+                // SAFETY: the caller's contract.
+                unsafe { cp_async::copy16_or_zero(to, piece(row + 32 * K as u32, p), self.hidden, from, inside) };
+            }
+        });
+    }
+}
+
+/// Starts the copies of one chunk of the tile's columns of both matrices, to one behind the other.
+///
+/// # Safety
+/// - The kernel's contract; nobody uses `to`.
+#[inline(always)]
+unsafe fn copy_weights<const J: usize>(
+    to: Shared<bf16>,
+    chunk: u32,
+    args: &ProjectArgs,
+    tile: &Tile,
+) {
+    let (row, p) = (thread_idx_x() / 8, thread_idx_x() % 8);
+    let k = chunk * CHUNK + 8 * p;
+    let all = args.rank * args.width;
+    let (down_h, down_g) = (Global::new(args.down_h, all), Global::new(args.down_g, all));
+    each!(K in 0 1 2 3 {
+        if 2 * K < J {
+            let row = row + 32 * K as u32;
+            let column = tile.first_column + row;
+            let inside = (column < args.rank) & (k < args.width);
+            let (from, h, g) = (column * args.width + k, piece(row, p), piece(project_columns(J) + row, p));
+            // SAFETY: the caller's contract.
+            unsafe {
+                cp_async::copy16_or_zero(to, h, down_h, from, inside);
+                cp_async::copy16_or_zero(to, g, down_g, from, inside);
+            }
+        }
+    });
+}
+
+/// The means of a chunk of the tile's requests.
+///
+/// # Safety
+/// - The chunk's rows are written, and a barrier lies between; nobody uses `means`.
+#[inline(always)]
+unsafe fn average(rows: Shared<bf16>, means: Shared<bf16>, args: &ProjectArgs, tile: &Tile) {
+    let (rows, means) = (rows.cast::<u32>(), means.cast::<u32>());
+    let word = thread_idx_x() % 32;
+    let at = |row: u32| piece(row, word / 4) / 2 + word % 4;
+    let mut request = WARPS - 1 - thread_idx_x() / 32;
+    while request < tile.requests {
+        let (first, mut slot) = (request * args.slots, 0);
+        let mut sums = [0.0; 2];
+        while slot < args.slots {
+            let mut words = [0; 8];
+            each!(K in 0 1 2 3 4 5 6 7 {
+                let slot = slot + K as u32;
+                // SAFETY: the caller's contract.
+                words[K] = unsafe { rows.ld_if(at(first + slot), slot < args.slots, 0) };
+            });
+            each!(K in 0 1 2 3 4 5 6 7 {
+                sums[0] += bf16x2::low(words[K]);
+                sums[1] += bf16x2::high(words[K]);
+            });
+            slot += 8;
+        }
+        let mean = bf16x2::pack(sums[0] * args.reciprocal, sums[1] * args.reciprocal);
+        // SAFETY: the caller's contract; a word has one writer.
+        unsafe { means.st(at(request), mean) };
+        request += WARPS;
+    }
+}
+
+/// Puts this split's sums with those of the tile's other splits. The last block adds and writes them.
+///
+/// # Safety
+/// - The kernel's contract.
+#[inline(always)]
+unsafe fn share<const I: usize, const J: usize>(
+    of_slots: &Sums<I, J>,
+    of_means: &[[f32; 4]; 2],
+    args: &ProjectArgs,
+    out: &Out,
+) {
+    let (thread, splits) = (thread_idx_x(), args.splits);
+    let size = (project_rows(I) + MEANS) * project_columns(J);
+    let of_all = u64::from(splits) * u64::from(size);
+    let tile = block_idx_x() * grid_dim_y() + block_idx_y();
+    let tiles = grid_dim_x() * grid_dim_y();
+    let partial = Global::new(args.partial, u64::from(tiles) * of_all)
+        .slice(u64::from(tile) * of_all, of_all);
+    // Fragments by threads: those of the slots, then two of the means of each of J warps.
+    let fragments = (I * J) as u32 * PROJECT_THREADS;
+    let (own, all) = (32 * J as u32, 64 * J as u32);
+    let at = |split: u32, fragment: u32| split * size + 4 * fragment;
+    let slot = |m: usize, n: usize| (m * J + n) as u32 * PROJECT_THREADS + thread;
+    let mean = |i: usize| i as u32 * PROJECT_THREADS + thread;
+    // SAFETY: each thread writes its own fragments of its split; `last_of` orders them before the last block's reads.
+    unsafe {
+        each!(M in 0 1 {
+            each!(N in 0 1 2 3 4 5 6 7 {
+                if M < I && N < J {
+                    partial.st4(at(block_idx_z(), slot(M, N)), of_slots[M % I][N % J]);
+                }
+            });
+        });
+        each!(N in 0 1 {
+            if thread < own {
+                partial.st4(at(block_idx_z(), fragments + N as u32 * own + thread), of_means[N]);
+            }
+        });
+        if !last_of(Global::new(args.arrived, tiles), tile, splits) {
+            return;
+        }
+        let mut slots = [[[0.0; 4]; J]; I];
+        let mut means = [[0.0; 4]; 2];
+        // As many at a time as there are registers for.
+        let turn = (16 / (I * J)) as u32;
+        let mut split = 0;
+        while split < splits {
+            let mut parts = [[[0.0; 4]; 16]; 1];
+            let mut mean_parts = [[0.0; 4]; 8];
+            each!(S in 0 1 2 3 4 5 6 7 {
+                if (S as u32) < turn {
+                    let is_there = split + (S as u32) < splits;
+                    each!(M in 0 1 {
+                        each!(N in 0 1 2 3 4 5 6 7 {
+                            if M < I && N < J {
+                                let part = at(split + S as u32, slot(M, N));
+                                parts[0][(S * I * J + M * J + N) % 16] = ld4_if(partial, part, is_there);
+                            }
+                        });
+                    });
+                    each!(K in 0 1 {
+                        if K == 0 || J == 8 {
+                            let part = at(split + S as u32, fragments + mean(K));
+                            mean_parts[(S + K) % 8] = ld4_if(partial, part, is_there & (mean(K) < all));
+                        }
+                    });
+                }
+            });
+            each!(S in 0 1 2 3 4 5 6 7 {
+                if (S as u32) < turn {
+                    each!(M in 0 1 {
+                        each!(N in 0 1 2 3 4 5 6 7 {
+                            if M < I && N < J {
+                                add(&mut slots[M % I][N % J], parts[0][(S * I * J + M * J + N) % 16]);
+                            }
+                        });
+                    });
+                    each!(K in 0 1 {
+                        if K == 0 || J == 8 {
+                            add(&mut means[K], mean_parts[(S + K) % 8]);
+                        }
+                    });
+                }
+            });
+            split += turn;
+        }
+        out.slots(&slots);
+        each!(K in 0 1 {
+            if (K == 0 || J == 8) && mean(K) < all {
+                out.means(mean(K) / own, mean(K) % own, means[K]);
+            }
+        });
+    }
+}
+
+/// Four sums, or zeros: what adding them does not change.
+///
+/// # Safety
+/// - If `condition`, the contract of the access.
+#[inline(always)]
+unsafe fn ld4_if(from: Global<f32>, at: u32, condition: bool) -> [f32; 4] {
+    // SAFETY: the caller's contract; the first four are there always.
+    unsafe { from.ld4(if condition { at } else { 0 }) }
+        .map(|value| if condition { value } else { 0.0 })
+}
+
+#[inline(always)]
+fn add(sums: &mut [f32; 4], part: [f32; 4]) {
+    each!(E in 0 1 2 3 { sums[E] += part[E] });
+}
+
+/// Where the tile's sums go, rounded to bf16.
+struct Out {
+    to: Global<u32>,
+    tile: [u32; 4],
+    first_mean: u32,
+    first_column: u32,
+    rank: u32,
+}
+
+impl Out {
+    #[inline(always)]
+    fn new(args: &ProjectArgs, tile: &Tile) -> Self {
+        let rows = args.requests * args.slots;
+        let count = u64::from(rows) + u64::from(args.requests);
+        Self {
+            to: Global::new(args.projected, count * u64::from(args.rank)).cast(),
+            tile: [tile.rows, tile.first_row, tile.requests, 0],
+            first_mean: rows + tile.first_request,
+            first_column: tile.first_column,
+            rank: args.rank,
+        }
+    }
+
+    /// This warp's fragments.
+    ///
+    /// # Safety
+    /// - The kernel's contract.
+    #[inline(always)]
+    unsafe fn slots<const I: usize, const J: usize>(&self, sums: &Sums<I, J>) {
+        let ((row, column), lane) = (place::<I, J>(), thread_idx_x() % 32);
+        each!(M in 0 1 {
+            each!(N in 0 1 2 3 4 5 6 7 {
+                if M < I && N < J {
+                    let (row, column) = (row + 16 * M as u32, column + 8 * N as u32);
+                    // SAFETY: the caller's contract.
+                    unsafe { self.fragment(lane, (row, column), sums[M % I][N % J], (self.tile[0], self.tile[1])) };
+                }
+            });
+        });
+    }
+
+    /// Fragment `n` of the 16 columns of the means that this thread's warp has a product of.
+    ///
+    /// # Safety
+    /// - The kernel's contract.
+    #[inline(always)]
+    unsafe fn means(&self, n: u32, thread: u32, sums: [f32; 4]) {
+        let column = thread / 32 * 16 + 8 * n;
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.fragment(
+                thread % 32,
+                (0, column),
+                sums,
+                (self.tile[2], self.first_mean),
+            );
+        }
+    }
+
+    /// A lane's part of a fragment from this row and column of the tile on, whose rows below `rows` lie from `first_row` on.
+    ///
+    /// # Safety
+    /// - The kernel's contract.
+    #[inline(always)]
+    unsafe fn fragment(
+        &self,
+        lane: u32,
+        (row, column): (u32, u32),
+        sums: [f32; 4],
+        (rows, first_row): (u32, u32),
+    ) {
+        let row = row + lane / 4;
+        let column = self.first_column + column + lane % 4 * 2;
+        each!(H in 0 1 {
+            let row = row + 8 * H as u32;
+            if (row < rows) & (column < self.rank) {
+                let at = u64::from(first_row + row) * u64::from(self.rank) + u64::from(column);
+                // SAFETY: the caller's contract; a pair has one writer.
+                unsafe { self.to.st(at / 2, bf16x2::pack(sums[2 * H], sums[2 * H + 1])) };
+            }
+        });
+    }
+}
