@@ -77,6 +77,7 @@ pub(super) unsafe fn project<const I: usize, const J: usize, const PENDING: u32>
     let (warp, count) = (thread_idx_x() / 32, tile.end - tile.first);
     let (row, column) = place::<I, J>();
     let states = States::new::<I>(&args, &tile);
+    let words = own_words();
 
     // SAFETY: the kernel's contract. The copies of chunk i are complete for all threads after the barrier of round i, in which the place
     // of chunk i - 2 is filled again: its rows were used in round i - 2, its means and weights in round i - 1. So were the means that
@@ -116,7 +117,7 @@ pub(super) unsafe fn project<const I: usize, const J: usize, const PENDING: u32>
             }
             cp_async::commit();
             let ready = stage(i);
-            average(ready.slice(0, h), means(i), &args, &tile);
+            average(ready.slice(0, h), means(i), &words, &args, &tile);
             add_product(&mut of_slots, ready, row, ready.slice(h, part), column);
             if (i > 0) & (warp < J as u32) {
                 let weights = stage(i - 1).slice(g, part);
@@ -250,35 +251,52 @@ unsafe fn copy_weights<const J: usize>(
     });
 }
 
-/// The means of a chunk of the tile's requests.
+/// Where a lane's two columns lie in rows 0 to 7 of a chunk, in words; and so in any eight rows that follow.
+#[inline(always)]
+fn own_words() -> [u32; 8] {
+    let word = thread_idx_x() % 32;
+    let mut at = [0; 8];
+    each!(K in 0 1 2 3 4 5 6 7 { at[K] = piece(K as u32, word / 4) / 2 + word % 4 });
+    at
+}
+
+/// The means of a chunk of the tile's requests; `words` is [`own_words`].
 ///
 /// # Safety
 /// - The chunk's rows are written, and a barrier lies between; nobody uses `means`.
 #[inline(always)]
-unsafe fn average(rows: Shared<bf16>, means: Shared<bf16>, args: &ProjectArgs, tile: &Tile) {
+unsafe fn average(
+    rows: Shared<bf16>,
+    means: Shared<bf16>,
+    words: &[u32; 8],
+    args: &ProjectArgs,
+    tile: &Tile,
+) {
     let (rows, means) = (rows.cast::<u32>(), means.cast::<u32>());
     let word = thread_idx_x() % 32;
-    let at = |row: u32| piece(row, word / 4) / 2 + word % 4;
     let mut request = WARPS - 1 - thread_idx_x() / 32;
     while request < tile.requests {
-        let (first, mut slot) = (request * args.slots, 0);
+        let first = request * args.slots;
+        let end = first + args.slots;
         let mut sums = [0.0; 2];
-        while slot < args.slots {
-            let mut words = [0; 8];
+        let mut eight = first & !7;
+        while eight < end {
+            let mut found = [0; 8];
             each!(K in 0 1 2 3 4 5 6 7 {
-                let slot = slot + K as u32;
+                let inside = (eight + K as u32).wrapping_sub(first) < args.slots;
                 // SAFETY: the caller's contract.
-                words[K] = unsafe { rows.ld_if(at(first + slot), slot < args.slots, 0) };
+                found[K] = unsafe { rows.ld_if(eight * (CHUNK / 2) + words[K], inside, 0) };
             });
             each!(K in 0 1 2 3 4 5 6 7 {
-                sums[0] += bf16x2::low(words[K]);
-                sums[1] += bf16x2::high(words[K]);
+                sums[0] += bf16x2::low(found[K]);
+                sums[1] += bf16x2::high(found[K]);
             });
-            slot += 8;
+            eight += 8;
         }
         let mean = bf16x2::pack(sums[0] * args.reciprocal, sums[1] * args.reciprocal);
+        let at = piece(request, word / 4) / 2 + word % 4;
         // SAFETY: the caller's contract; a word has one writer.
-        unsafe { means.st(at(request), mean) };
+        unsafe { means.st(at, mean) };
         request += WARPS;
     }
 }
