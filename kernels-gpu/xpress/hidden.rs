@@ -17,8 +17,10 @@ use super::latent_resident as resident;
 use super::tile::{CHUNK, THREADS};
 use cuda_std::bf16;
 
-/// Threads of `xpress_project_*`.
-pub const PROJECT_THREADS: u32 = 256;
+/// Threads of `xpress_project_*`: those that multiply, and those that bring the operands and make means.
+pub const PROJECT_THREADS: u32 = MULTIPLY + HELP;
+const MULTIPLY: u32 = 256;
+const HELP: u32 = 128;
 /// Most requests of a tile of `xpress_project_*`: a fragment's rows.
 const MEANS: u32 = 16;
 
@@ -61,7 +63,7 @@ kernels! {
     ///
     /// - The grid is [`project_tiles`] by `splits`; the shared memory is [`project_bytes`].
     /// - All pointers are valid for the lengths that [`ProjectArgs`] gives, and nothing else writes there during the launch.
-    kernel xpress_project_64x32(threads = PROJECT_THREADS, min_blocks = 2) = project::project::<1, 2, 2>;
+    kernel xpress_project_64x32(threads = PROJECT_THREADS, min_blocks = 1) = project::project::<1, 2, 2>;
 
     /// [`xpress_project_64x32`] in tiles of 64 by 64.
     ///

@@ -6,8 +6,7 @@
 //!
 //! 1. The rows' two halves come from different places: a slot's own, and one that all slots of the request share.
 //! 2. With all operands in shared memory a tile is one latency; the weights are on their way before `pdl::wait`.
-//! 3. Dependents are let go when the sums are there: the next projection would else take what room is left, and run twice on some
-//!    multiprocessors.
+//! 3. Dependents are let go once the launch before is complete (resident), or when the sums are there (in a ring): see latent_resident.rs.
 
 use super::CombineArgs;
 use crate::xpress::latent_resident::{self as all_shared, PAIR, Place, chunks, copy, pair, unpair};
@@ -100,13 +99,13 @@ pub(super) unsafe fn resident<const I: usize, const J: usize>(args: CombineArgs)
             halves.at(k, rank)
         };
         pdl::wait();
+        pdl::launch_dependents();
         let from = projected(&args);
         copy(a, (0, half), I, from, row);
         cp_async::commit();
         copy(a, (half, all), I, from, row);
         cp_async::commit();
         let sums = all_shared::multiply::<I, J>(a, w, PAIR, 2 * rank);
-        pdl::launch_dependents();
 
         let place = Place::new::<I, J>(PAIR);
         if place.odd {

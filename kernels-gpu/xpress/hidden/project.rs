@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! block (requests, columns, part of D):
-//!     copy the first chunks' weights; pdl::wait; copy their rows
+//!     helpers: copy the first chunks' weights; pdl::wait; copy their rows
 //!     for each chunk of 64 columns of D, as it arrives:
-//!         start the copy of another
-//!         c += rows * down_h^T                      all warps
-//!         means of the chunk -> shared memory       a warp a request, a lane two columns
-//!         g += means * down_g^T                     of the chunk before: 16 columns a warp
+//!         four warps, helpers:  start the copy of another
+//!                               means of the chunk -> shared memory      a warp a request, a lane two columns
+//!         eight warps:          c += rows * down_h^T
+//!                               g += means * down_g^T                    of the chunk before: 16 columns a warp
 //!     leave c and g in scratch; the last block of the tile adds all parts in their order
 //! ```
 //!
@@ -16,12 +16,12 @@
 //! 2. D is long (thousands) and for few requests there are few tiles: blocks share the sum over D. The order in which the parts are added
 //!    does not depend on who was last. The last block asks for several parts at a time: one by one they would be as many latencies.
 //! 3. The means of a chunk are used one chunk later: so one barrier a chunk is enough. Its `down_g` stays in the ring as long.
-//! 4. A place of the ring is filled again two chunks after its use. Warps that make means are not those that have a product with them
-//!    where there are fewer than eight of either.
+//! 4. A place of the ring is filled again two chunks after its use. Helpers do what would else stand before each product in every warp: on
+//!    an H200 copies and means took as long as the products.
 //! 5. Weights do not depend on earlier launches: they are on their way before `pdl::wait`.
 //! 6. The next launch may start when the sums are there, no earlier: blocks that only wait take time from those that work.
 
-use super::{MEANS, PROJECT_THREADS, ProjectArgs, project_columns, project_requests, project_rows};
+use super::{HELP, MEANS, MULTIPLY, ProjectArgs, project_columns, project_requests, project_rows};
 use crate::xpress::last_of;
 use crate::xpress::tile::{CHUNK, Sums, add_product, piece};
 use cuda_std::shared::dynamic_shared_mem;
@@ -30,9 +30,10 @@ use cuda_std::thread::{
 };
 use cuda_std::{Global, Shared, at_least_one, bf16, bf16x2, cp_async, pdl};
 
-const WARPS: u32 = PROJECT_THREADS / 32;
+/// Rows of 16-byte pieces that the helpers copy at a time, eight to a row.
+const ROWS: u32 = HELP / 8;
 
-const _: () = assert!(2 * MEANS * CHUNK == 2 * 4 * PROJECT_THREADS);
+const _: () = assert!(2 * MEANS * CHUNK == 4 * 2 * MULTIPLY);
 
 /// Chunks in shared memory: the one in use, the one before, those on their way, and one more at the start.
 pub(super) const fn stages(pending: u32) -> u32 {
@@ -75,8 +76,9 @@ pub(super) unsafe fn project<const I: usize, const J: usize, const PENDING: u32>
     );
     let part = project_columns(J) * CHUNK;
     let (warp, count) = (thread_idx_x() / 32, tile.end - tile.first);
+    let helps = thread_idx_x() >= MULTIPLY;
     let (row, column) = place::<I, J>();
-    let states = States::new::<I>(&args, &tile);
+    let states = States::new(&args, &tile);
     let words = own_words();
 
     // SAFETY: the kernel's contract. The copies of chunk i are complete for all threads after the barrier of round i, in which the place
@@ -85,19 +87,21 @@ pub(super) unsafe fn project<const I: usize, const J: usize, const PENDING: u32>
     unsafe {
         each!(S in 0 1 2 3 4 {
             let i = S as u32;
-            if i < PENDING + 2 && i < count {
+            if i < PENDING + 2 && i < count && helps {
                 copy_weights::<J>(stage(i).slice(h, 2 * part), tile.first + i, &args, &tile);
             }
         });
-        // Rows that are no request's stay zero. Both times four words a thread.
-        ring.slice(stages * size, 2 * MEANS * CHUNK)
-            .cast::<u32>()
-            .st4(thread_idx_x() * 4, [0; 4]);
+        if !helps {
+            // Rows that are no request's stay zero.
+            ring.slice(stages * size, 2 * MEANS * CHUNK)
+                .cast::<u32>()
+                .st4(thread_idx_x() * 4, [0; 4]);
+        }
         pdl::wait();
         each!(S in 0 1 2 3 4 {
             let i = S as u32;
             if i < PENDING + 2 {
-                if i < count {
+                if i < count && helps {
                     states.copy::<I>(stage(i).slice(0, h), tile.first + i);
                 }
                 cp_async::commit();
@@ -109,19 +113,22 @@ pub(super) unsafe fn project<const I: usize, const J: usize, const PENDING: u32>
         while i < count {
             cp_async::wait::<PENDING>();
             sync_threads();
-            let next = i + PENDING + 1;
-            if (i > 0) & (next < count) {
-                let (to, chunk) = (stage(next), tile.first + next);
-                copy_weights::<J>(to.slice(h, 2 * part), chunk, &args, &tile);
-                states.copy::<I>(to.slice(0, h), chunk);
-            }
-            cp_async::commit();
             let ready = stage(i);
-            average(ready.slice(0, h), means(i), &words, &args, &tile);
-            add_product(&mut of_slots, ready, row, ready.slice(h, part), column);
-            if (i > 0) & (warp < J as u32) {
-                let weights = stage(i - 1).slice(g, part);
-                add_product(&mut of_means, means(i - 1), 0, weights, 16 * warp);
+            if helps {
+                let next = i + PENDING + 1;
+                if (i > 0) & (next < count) {
+                    let (to, chunk) = (stage(next), tile.first + next);
+                    copy_weights::<J>(to.slice(h, 2 * part), chunk, &args, &tile);
+                    states.copy::<I>(to.slice(0, h), chunk);
+                }
+                cp_async::commit();
+                average(ready.slice(0, h), means(i), &words, &args, &tile);
+            } else {
+                add_product(&mut of_slots, ready, row, ready.slice(h, part), column);
+                if (i > 0) & (warp < J as u32) {
+                    let weights = stage(i - 1).slice(g, part);
+                    add_product(&mut of_means, means(i - 1), 0, weights, 16 * warp);
+                }
             }
             i += 1;
         }
@@ -133,7 +140,9 @@ pub(super) unsafe fn project<const I: usize, const J: usize, const PENDING: u32>
         pdl::launch_dependents();
         let out = Out::new(&args, &tile);
         if args.splits == 1 {
-            out.slots(&of_slots);
+            if !helps {
+                out.slots(&of_slots);
+            }
             each!(N in 0 1 {
                 if warp < J as u32 {
                     out.means(N as u32, thread_idx_x(), of_means[0][N]);
@@ -172,32 +181,40 @@ fn place<const I: usize, const J: usize>() -> (u32, u32) {
     (warp % 4 * 16 * I as u32, warp / 4 * 8 * J as u32)
 }
 
-/// The rows that a thread copies: number `thread / 8 + 32 i`, of each the 16-byte piece `thread % 8` of a chunk.
+/// The first of the rows that a helper copies, of which it takes one in [`ROWS`], and its 16-byte piece of each.
+#[inline(always)]
+fn own_piece() -> (u32, u32) {
+    let thread = thread_idx_x() % HELP;
+    (thread / 8, thread % 8)
+}
+
+/// The tile's rows of hidden states.
 struct States {
     hidden: Global<bf16>,
-    /// Where they start, for those that there are.
-    starts: [Option<u64>; 4],
+    /// Where the first starts.
+    start: u64,
+    request_stride: u64,
+    slot_stride: u64,
+    slots: u32,
+    /// 2^16 / B, rounded up: rows are so few that a product with it divides by B.
+    inverse: u32,
+    rows: u32,
     width: u32,
 }
 
 impl States {
     #[inline(always)]
-    fn new<const I: usize>(args: &ProjectArgs, tile: &Tile) -> Self {
-        let slots = at_least_one(args.slots);
+    fn new(args: &ProjectArgs, tile: &Tile) -> Self {
         let last = u64::from(args.requests - 1) * args.request_stride
             + u64::from(args.slots - 1) * args.slot_stride;
-        let mut starts = [None; 4];
-        each!(K in 0 1 2 3 {
-            let row = thread_idx_x() / 8 + 32 * K as u32;
-            if K < 2 * I && row < tile.rows {
-                let row = tile.first_row + row;
-                let (request, slot) = (u64::from(row / slots), u64::from(row % slots));
-                starts[K] = Some(request * args.request_stride + slot * args.slot_stride);
-            }
-        });
         Self {
             hidden: Global::new(args.hidden, last + u64::from(args.width)),
-            starts,
+            start: u64::from(tile.first_request) * args.request_stride,
+            request_stride: args.request_stride,
+            slot_stride: args.slot_stride,
+            slots: args.slots,
+            inverse: (1 << 16) / at_least_one(args.slots) + 1,
+            rows: tile.rows,
             width: args.width,
         }
     }
@@ -208,14 +225,18 @@ impl States {
     /// - The kernel's contract; nobody uses `to`.
     #[inline(always)]
     unsafe fn copy<const I: usize>(&self, to: Shared<bf16>, chunk: u32) {
-        let (row, p) = (thread_idx_x() / 8, thread_idx_x() % 8);
+        let (row, p) = own_piece();
         let k = chunk * CHUNK + 8 * p;
-        each!(K in 0 1 2 3 {
-            if K < 2 * I {
-                let inside = self.starts[K].is_some() & (k < self.width);
-                let from = self.starts[K].unwrap_or(0) + u64::from(k);
+        each!(K in 0 1 2 3 4 5 6 7 {
+            if K < 4 * I {
+                let row = row + ROWS * K as u32;
+                let request = (row * self.inverse) >> 16;
+                let slot = row - request * self.slots;
+                let row_at = u64::from(request) * self.request_stride + u64::from(slot) * self.slot_stride;
+                let from = self.start + row_at + u64::from(k);
+                let inside = (row < self.rows) & (k < self.width);
                 // SAFETY: the caller's contract.
-                unsafe { cp_async::copy16_or_zero(to, piece(row + 32 * K as u32, p), self.hidden, from, inside) };
+                unsafe { cp_async::copy16_or_zero(to, piece(row, p), self.hidden, from, inside) };
             }
         });
     }
@@ -232,13 +253,13 @@ unsafe fn copy_weights<const J: usize>(
     args: &ProjectArgs,
     tile: &Tile,
 ) {
-    let (row, p) = (thread_idx_x() / 8, thread_idx_x() % 8);
+    let (row, p) = own_piece();
     let k = chunk * CHUNK + 8 * p;
     let all = args.rank * args.width;
     let (down_h, down_g) = (Global::new(args.down_h, all), Global::new(args.down_g, all));
-    each!(K in 0 1 2 3 {
-        if 2 * K < J {
-            let row = row + 32 * K as u32;
+    each!(K in 0 1 2 3 4 5 6 7 {
+        if K < J {
+            let row = row + ROWS * K as u32;
             let column = tile.first_column + row;
             let inside = (column < args.rank) & (k < args.width);
             let (from, h, g) = (column * args.width + k, piece(row, p), piece(project_columns(J) + row, p));
@@ -274,7 +295,7 @@ unsafe fn average(
 ) {
     let (rows, means) = (rows.cast::<u32>(), means.cast::<u32>());
     let word = thread_idx_x() % 32;
-    let mut request = WARPS - 1 - thread_idx_x() / 32;
+    let mut request = thread_idx_x() % HELP / 32;
     while request < tile.requests {
         let first = request * args.slots;
         let end = first + args.slots;
@@ -297,7 +318,7 @@ unsafe fn average(
         let at = piece(request, word / 4) / 2 + word % 4;
         // SAFETY: the caller's contract; a word has one writer.
         unsafe { means.st(at, mean) };
-        request += WARPS;
+        request += HELP / 32;
     }
 }
 
@@ -320,16 +341,17 @@ unsafe fn share<const I: usize, const J: usize>(
     let partial = Global::new(args.partial, u64::from(tiles) * of_all)
         .slice(u64::from(tile) * of_all, of_all);
     // Fragments by threads: those of the slots, then two of the means of each of J warps.
-    let fragments = (I * J) as u32 * PROJECT_THREADS;
+    let fragments = (I * J) as u32 * MULTIPLY;
     let (own, all) = (32 * J as u32, 64 * J as u32);
     let at = |split: u32, fragment: u32| split * size + 4 * fragment;
-    let slot = |m: usize, n: usize| (m * J + n) as u32 * PROJECT_THREADS + thread;
-    let mean = |i: usize| i as u32 * PROJECT_THREADS + thread;
+    let slot = |m: usize, n: usize| (m * J + n) as u32 * MULTIPLY + thread;
+    let mean = |i: usize| i as u32 * MULTIPLY + thread;
     // SAFETY: each thread writes its own fragments of its split; `last_of` orders them before the last block's reads.
     unsafe {
+        let helps = thread >= MULTIPLY;
         each!(M in 0 1 {
             each!(N in 0 1 2 3 4 5 6 7 {
-                if M < I && N < J {
+                if M < I && N < J && !helps {
                     partial.st4(at(block_idx_z(), slot(M, N)), of_slots[M % I][N % J]);
                 }
             });
@@ -339,7 +361,7 @@ unsafe fn share<const I: usize, const J: usize>(
                 partial.st4(at(block_idx_z(), fragments + N as u32 * own + thread), of_means[N]);
             }
         });
-        if !last_of(Global::new(args.arrived, tiles), tile, splits) {
+        if !last_of(Global::new(args.arrived, tiles), tile, splits) || helps {
             return;
         }
         let mut slots = [[[0.0; 4]; J]; I];
