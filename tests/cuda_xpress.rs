@@ -282,7 +282,7 @@ fn a_failed_launch_is_the_drivers_error() {
         .unwrap_err();
     assert!(matches!(&error, Error::Driver(_)), "{error}");
     assert!(
-        error.to_string().contains("xpress_project_64x32"),
+        error.to_string().contains("xpress_combine_resident_32x32"),
         "{error}"
     );
     setup

@@ -12,6 +12,7 @@
 
 mod combine;
 mod project;
+mod sums;
 
 use super::latent_resident as resident;
 use super::tile::{CHUNK, THREADS};
