@@ -102,15 +102,13 @@ fn calls_only_enqueue() {
     let engine = Engine::new(context, &CONFIG, 2, [0, 0]).unwrap();
     let start = [
         "xpress_start",
-        "xpress_mean",
-        "xpress_project_32",
-        "xpress_combine_32",
+        "xpress_project_64x32",
+        "xpress_combine_resident_32x32",
     ];
     let select = [
         "xpress_select",
-        "xpress_mean",
-        "xpress_project_32",
-        "xpress_combine_32",
+        "xpress_project_64x32",
+        "xpress_combine_resident_32x32",
     ];
     let pass = [
         "xpress_mix",
@@ -281,7 +279,10 @@ fn a_failed_launch_is_the_drivers_error() {
         .refine(Stream::PER_THREAD, &step, engine.out())
         .unwrap_err();
     assert!(matches!(&error, Error::Driver(_)), "{error}");
-    assert!(error.to_string().contains("xpress_project_32"), "{error}");
+    assert!(
+        error.to_string().contains("xpress_combine_resident_32x32"),
+        "{error}"
+    );
     setup
         .refiner
         .refine(Stream::PER_THREAD, &step, engine.out())

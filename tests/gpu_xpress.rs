@@ -13,8 +13,8 @@ use specdraft::cpu::CpuXpress;
 use specdraft::driver::{Context, Driver, Module};
 use specdraft::xpress::cuda::{OwnedCudaXpress, XpressKernels};
 use specdraft::xpress::{
-    Generate, GeneratedStep, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead,
-    XpressLimits, bf16,
+    BlockLayout, BlockView, Generate, GeneratedStep, Mlp, RefineInputs, XpressBackend,
+    XpressConfig, XpressHead, XpressLimits, bf16,
 };
 use test_support::all_or_few;
 use test_support::fuzz::{Kind, Limit, fuzz};
@@ -320,6 +320,103 @@ fn stages_on_borrowed_arrays_equal_the_owning_backend() {
         ..ODD
     };
     xpress_engine::stages_equal_the_owning_backend(&kernels(), &config);
+}
+
+/// Rows of hardly more groups of 64 than candidates, of fewer, and of many more; of which thousands are the largest at once, too.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn selections_by_groups_of_either_size_equal_the_cpu() {
+    for (v, topc) in [
+        (5_000, 70),
+        (8_001, 512),
+        (32_000, 512),
+        (36_800, 512),
+        (64_000, 512),
+        (100_000, 3_000),
+    ] {
+        let config = XpressConfig {
+            vocab_size: v,
+            hidden_size: 8,
+            rank: 16,
+            mlp_hidden: 16,
+            block_size: 4,
+            num_passes: 1,
+            topc: 0,
+        };
+        let head = Arc::new(XpressHead::generate(&config, Generate::Normal, 71).unwrap());
+        let limits = XpressLimits {
+            max_num_reqs: 60,
+            max_topc: topc,
+        };
+        let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
+        let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
+        for &n in all_or_few(&[1, 8, 60], &[2]) {
+            let mut step = config.generate_step(n, Generate::Normal, 72).unwrap();
+            // The first request's rows have few values.
+            for (i, logit) in step.base[..4 * v].iter_mut().enumerate() {
+                *logit = bf16::from_f32(((i * 7919) % 13) as f32);
+            }
+            let base = BlockView::new(
+                &step.base[v..],
+                BlockLayout {
+                    requests: n,
+                    slots: 3,
+                    width: v,
+                    request_stride: 4 * v,
+                    slot_stride: v,
+                },
+            )
+            .unwrap();
+            let expected = cpu.select_topc(base, topc).unwrap();
+            let got = gpu.select_topc(base, topc).unwrap();
+            assert!(got == expected, "{topc} of {v} logits, {n} requests");
+        }
+    }
+}
+
+/// Tiles of every form, full and not, whole sums and shared ones: the CPU's hidden caches, bit for bit.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn hidden_caches_equal_the_cpu() {
+    for [hidden_size, rank, block_size] in [
+        [4096, 256, 16],
+        [520, 80, 7],
+        [1032, 272, 32],
+        [72, 16, 2],
+        [2000, 512, 17],
+    ] {
+        let config = XpressConfig {
+            vocab_size: 20,
+            hidden_size,
+            rank,
+            mlp_hidden: 16,
+            block_size,
+            num_passes: 1,
+            topc: 0,
+        };
+        let head = Arc::new(XpressHead::generate(&config, Generate::Exact, 61).unwrap());
+        let limits = XpressLimits {
+            max_num_reqs: 300,
+            max_topc: 0,
+        };
+        let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
+        let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
+        for &n in all_or_few(&[1, 5, 33, 70, 129, 300], &[3]) {
+            let step = config.generate_step(n, Generate::Exact, 62).unwrap();
+            // The CPU's share is a few of the requests: a request does not see its batch.
+            let some: Vec<usize> = (0..n).step_by(n.div_ceil(5)).chain([n - 1]).collect();
+            let picked = step.pick(&some);
+            let expected = cpu.hidden_cache(picked.hidden().unwrap()).unwrap();
+            let got = gpu.hidden_cache(step.hidden().unwrap()).unwrap();
+            let size = block_size * rank;
+            let got: Vec<bf16> = some
+                .iter()
+                .flat_map(|&i| &got[i * size..(i + 1) * size])
+                .copied()
+                .collect();
+            assert!(got == expected, "{config:?}, {n} requests");
+        }
+    }
 }
 
 /// Tiles of every size, full and not: the CPU's latents, with and without the MLP, also where tokens are none.

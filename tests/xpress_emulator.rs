@@ -53,6 +53,7 @@ fn large_sizes_equal_the_reference() {
         ([300, 520, 16, 16, 2], 3, 1, 65),
         ([12_345, 8, 16, 16, 3], 1, 2, 0),
         ([12_345, 8, 16, 16, 3], 2, 2, 70),
+        ([12_345, 8, 16, 16, 3], 2, 2, 200),
         ([40, 8, 48, 16, 17], 9, 3, 0),
     ];
     for (i, (sizes, n, passes, topc)) in cases.into_iter().enumerate() {
@@ -79,6 +80,7 @@ fn every_kernel_is_used_and_equal() {
         (64, 1, 227 << 10, 16, 0, false),
         (128, 64, 227 << 10, 16, 0, false),
         (128, 4, 227 << 10, 16, 20, true),
+        (128, 15, 227 << 10, 16, 20, true),
     ] {
         let options = EmulatorXpressOptions {
             readout_rows,
@@ -96,13 +98,70 @@ fn every_kernel_is_used_and_equal() {
     }
 }
 
+/// Tiles of every form, full and not, whole sums and shared ones, in any order; requests that do not fill a tile's rows: the CPU's bits.
+#[test]
+fn hidden_caches_equal_the_cpu() {
+    let sizes = [
+        // D, R, B, requests
+        [328, 48, 16, 9],
+        [520, 80, 7, 11],
+        [200, 144, 32, 5],
+        [72, 16, 2, 37],
+        [1032, 32, 17, 3],
+    ];
+    for (i, [hidden_size, rank, block_size, n]) in sizes.into_iter().enumerate() {
+        let config = XpressConfig {
+            vocab_size: 20,
+            hidden_size,
+            rank,
+            mlp_hidden: 16,
+            block_size,
+            num_passes: 1,
+            topc: 0,
+        };
+        let head = Arc::new(XpressHead::generate(&config, Generate::Exact, i as u64).unwrap());
+        let limits = XpressLimits {
+            max_num_reqs: n,
+            max_topc: 0,
+        };
+        let step = config.generate_step(n, Generate::Exact, 5).unwrap();
+        let hidden = step.hidden().unwrap();
+        let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
+        let expected = cpu.hidden_cache(hidden).unwrap();
+        let mut used = std::collections::BTreeSet::new();
+        for (multiprocessors, shared_bytes) in [
+            (1, 99 << 10),
+            (1, 160 << 10),
+            (1, 227 << 10),
+            (14, 227 << 10),
+            (70, 227 << 10),
+        ] {
+            let options = EmulatorXpressOptions {
+                multiprocessors,
+                shared_bytes,
+                schedule: Schedule::Shuffled,
+                ..Default::default()
+            };
+            let mut emulator = EmulatorXpress::with_options(head.clone(), limits, options).unwrap();
+            let got = emulator.hidden_cache(hidden).unwrap();
+            assert!(got == expected, "{config:?}, {n} requests: {options:?}");
+            used.extend(emulator.launches().iter().map(|(name, _)| *name));
+        }
+        let forms = used.iter().filter(|name| name.contains("project"));
+        assert_eq!(forms.count(), 3, "{used:?}");
+    }
+}
+
 /// The kernels that run in the emulator and on every GPU; the argmaxes on given buffers are stages of their own.
-const REFINEMENT_KERNELS: [&str; 27] = [
-    "xpress_mean",
-    "xpress_project_32",
-    "xpress_project_64",
+const REFINEMENT_KERNELS: [&str; 30] = [
+    "xpress_project_64x32",
+    "xpress_project_64x64",
+    "xpress_project_128x128",
     "xpress_combine_32",
     "xpress_combine_64",
+    "xpress_combine_resident_32x32",
+    "xpress_combine_resident_64x32",
+    "xpress_combine_resident_64x64",
     "xpress_start",
     "xpress_mix",
     "xpress_gate_up_32",
@@ -183,6 +242,12 @@ fn clustered_logits_are_selected_exactly() {
                 emulator.select_topc(base, *topc).unwrap() == *expected,
                 "{topc} candidates: {options:?}"
             );
+            // 625 groups of 64: where that is few, groups are smaller.
+            let kernel = match topc {
+                624 | 2_000 => "xpress_select_few",
+                _ => "xpress_select",
+            };
+            assert_eq!(emulator.launches()[0].0, kernel, "{topc} candidates");
         }
     }
 }

@@ -6,7 +6,7 @@ use cuda_std::Kernel;
 use cuda_std::emu::{Buffer, LaunchConfig, Options, Schedule, launch};
 use half::bf16;
 use specdraft_kernels::xpress::{
-    ROW_BLOCKS, argmax, hidden, latent, prune, readout, score, start, topc,
+    ROW_BLOCKS, argmax, hidden, latent, maxima, prune, readout, score, start, topc,
 };
 
 use super::split_mix;
@@ -445,14 +445,14 @@ impl Enqueue for Runner {
 fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
     let pick = |tile: Tile, kernels: [Kernel; 2]| kernels[tile.index()];
     match call {
-        Call::Mean(args) => (hidden::XPRESS_MEAN, args.words().into()),
-        Call::Project(tile, args) => (
-            pick(
-                *tile,
-                [hidden::XPRESS_PROJECT_32, hidden::XPRESS_PROJECT_64],
-            ),
-            args.words().into(),
-        ),
+        Call::Project(size, args) => {
+            let kernels = [
+                hidden::XPRESS_PROJECT_64X32,
+                hidden::XPRESS_PROJECT_64X64,
+                hidden::XPRESS_PROJECT_128X128,
+            ];
+            (kernels[size.index()], args.words().into())
+        }
         Call::Combine(tile, args) => (
             pick(
                 *tile,
@@ -460,6 +460,14 @@ fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
             ),
             args.words().into(),
         ),
+        Call::ResidentCombine(size, args) => {
+            let kernels = [
+                hidden::XPRESS_COMBINE_RESIDENT_32X32,
+                hidden::XPRESS_COMBINE_RESIDENT_64X32,
+                hidden::XPRESS_COMBINE_RESIDENT_64X64,
+            ];
+            (kernels[size.index()], args.words().into())
+        }
         Call::Start(args) => (start::XPRESS_START, args.words().into()),
         Call::Prune(args) => (prune::XPRESS_PRUNE, args.words().into()),
         Call::Mix(args) => (latent::XPRESS_MIX, args.words().into()),
@@ -507,7 +515,8 @@ fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
             ];
             (kernels[*i], args.words().into())
         }
-        Call::Select(args) => (topc::XPRESS_SELECT, args.words().into()),
+        Call::Select(maxima::SMALL_GROUP, args) => (topc::XPRESS_SELECT_FEW, args.words().into()),
+        Call::Select(_, args) => (topc::XPRESS_SELECT, args.words().into()),
         Call::Score(args) => (score::XPRESS_SCORE, args.words().into()),
         Call::AddArgmax(args) => (argmax::XPRESS_ADD_ARGMAX, args.words().into()),
         Call::TopcArgmax(args) => (argmax::XPRESS_TOPC_ARGMAX, args.words().into()),

@@ -32,7 +32,7 @@ pub const THREADS: u32 = 256;
 /// Slots of a request.
 pub const SLOTS: u32 = 16;
 /// Warps that share a tile's columns in mix and down, and in gate_up.
-const PAIR: u32 = 2;
+pub(super) const PAIR: u32 = 2;
 const ALL: u32 = 4;
 
 /// Rows of a tile whose warps have `i` fragments of 16.
@@ -63,20 +63,20 @@ const fn operand_bytes(rows: u32, width: u32) -> u32 {
 }
 
 /// Words from one row of x to the next.
-const fn stride(j: usize) -> u32 {
+pub(super) const fn stride(j: usize) -> u32 {
     columns(j) + 8
 }
 
 /// Where this warp works: its first row and column, and whether it takes the odd chunks.
-struct Place {
+pub(super) struct Place {
     row: u32,
     column: u32,
-    odd: bool,
+    pub(super) odd: bool,
 }
 
 impl Place {
     #[inline(always)]
-    fn new<const I: usize, const J: usize>(across: u32) -> Self {
+    pub(super) fn new<const I: usize, const J: usize>(across: u32) -> Self {
         let warp = thread_idx_x() / 32;
         Self {
             row: warp % 2 * 16 * I as u32,
@@ -93,7 +93,7 @@ impl Place {
 /// - Nobody uses the chunks, of `32 * count` rows each, until the copies are waited for.
 /// - What `at` says lies inside the matrix, at multiples of 16 bytes, and is written by no thread of the launch.
 #[inline(always)]
-unsafe fn copy(
+pub(super) unsafe fn copy(
     to: Shared<bf16>,
     (first, end): (u32, u32),
     count: usize,
@@ -117,7 +117,7 @@ unsafe fn copy(
 
 /// Chunks of so many columns, and those of the first half of the copies.
 #[inline(always)]
-fn chunks(width: u32) -> (u32, u32) {
+pub(super) fn chunks(width: u32) -> (u32, u32) {
     let all = width.div_ceil(CHUNK);
     (all, all.div_ceil(2))
 }
@@ -127,7 +127,7 @@ fn chunks(width: u32) -> (u32, u32) {
 /// # Safety
 /// - All threads call it, after they have started the copies of `w` and then, as the newest two groups, of both halves of `a`.
 #[inline(always)]
-unsafe fn multiply<const I: usize, const J: usize>(
+pub(super) unsafe fn multiply<const I: usize, const J: usize>(
     a: Shared<bf16>,
     w: Shared<bf16>,
     across: u32,
@@ -161,7 +161,7 @@ unsafe fn multiply<const I: usize, const J: usize>(
 
 /// Calls `take` for each pair of this lane's sums: fragments m and n, the tile's row and column, the sums.
 #[inline(always)]
-fn for_pairs<const I: usize, const J: usize>(
+pub(super) fn for_pairs<const I: usize, const J: usize>(
     place: &Place,
     sums: &Sums<I, J>,
     mut take: impl FnMut([usize; 3], u32, u32, [f32; 2]),
@@ -184,12 +184,12 @@ fn for_pairs<const I: usize, const J: usize>(
 
 /// Two neighbours in a row of f32.
 #[inline(always)]
-fn pair(values: [f32; 2]) -> u64 {
+pub(super) fn pair(values: [f32; 2]) -> u64 {
     u64::from(values[1].to_bits()) << 32 | u64::from(values[0].to_bits())
 }
 
 #[inline(always)]
-fn unpair(pair: u64) -> [f32; 2] {
+pub(super) fn unpair(pair: u64) -> [f32; 2] {
     [
         f32::from_bits(pair as u32),
         f32::from_bits((pair >> 32) as u32),

@@ -1,7 +1,7 @@
 //! The XPress refiner's kernels.
 //!
 //! ```text
-//! once a step   mean, project_T, combine_T      hidden states [N, B, D] -> xh [N, B, R]            hidden.rs
+//! once a step   project_T, combine_T            hidden states [N, B, D] -> xh [N, B, R]            hidden.rs
 //!               start                           base logits or seeds -> blocks [N, B], maxima      start.rs
 //!               select                          base logits -> candidates, their logits, blocks    topc.rs, maxima.rs
 //! each pass     mix, gate_up_T, down_T          blocks, xh -> latents [N, B-1, R]                  latent.rs
@@ -53,6 +53,7 @@ pub mod topc;
 mod winner;
 
 use cuda_std::Global;
+use cuda_std::thread::{device_fence, sync_threads, sync_threads_or, thread_idx_x};
 
 /// Most draft slots of a block, and so most passes that can change anything: B - 1 for the largest B.
 pub const MAX_PASSES: u32 = 31;
@@ -68,4 +69,26 @@ pub const ROW_BLOCKS: [u32; 4] = [16, 32, 64, 128];
 unsafe fn goes_on(flag: *const u32) -> bool {
     // SAFETY: the caller's contract.
     flag.is_null() || unsafe { Global::new(flag, 1).ld(0) } != 0
+}
+
+/// Whether all other blocks that count in `arrived[i]` have been here: then what they wrote before may be read. The counter is zero again.
+///
+/// # Safety
+/// - All threads of each of the `blocks` blocks call it, once, with a counter that is zero before the first does.
+#[inline(always)]
+unsafe fn last_of(arrived: Global<u32>, i: u32, blocks: u32) -> bool {
+    sync_threads();
+    let mut last = false;
+    if thread_idx_x() == 0 {
+        device_fence();
+        // SAFETY: atomics on an element that the caller vouches for. After the last block nobody uses it.
+        unsafe {
+            last = arrived.atomic_add(i, 1) + 1 == blocks;
+            if last {
+                arrived.st_relaxed(i, 0);
+            }
+        }
+        device_fence();
+    }
+    sync_threads_or(last)
 }

@@ -49,7 +49,7 @@ pub(super) fn piece(row: u32, p: u32) -> u32 {
 
 /// Adds the product of a chunk: rows `a_row..` of `a`, `16 I` of them, with rows `w_row..` of `w`, `8 J` of them.
 ///
-/// I is 1, 2 or 4 and J 2 or 4.
+/// I is 1, 2 or 4 and J 2, 4 or 8.
 ///
 /// # Safety
 /// - All rows of both chunks are written, and a barrier lies between.
@@ -75,7 +75,7 @@ pub(super) unsafe fn add_product<const I: usize, const J: usize>(
                 left[M % I] = unsafe { load_matrix_x4(a, piece(a_row + 16 * M as u32, STEP + a_piece)) };
             }
         });
-        each!(N in 0 1 {
+        each!(N in 0 1 2 3 {
             if 2 * N < J {
                 // SAFETY: the caller's contract.
                 let right = unsafe { load_matrix_x4(w, piece(w_row + 16 * N as u32, STEP + w_piece)) };

@@ -1,7 +1,8 @@
 //! The innermost ring: the kernels, looked up and checked once, launched without further checks.
 
 use specdraft_kernels::xpress::{
-    ROW_BLOCKS, argmax, hidden, latent, latent_resident, prune, readout, score, start, tile, topc,
+    ROW_BLOCKS, argmax, hidden, latent, latent_resident, maxima, prune, readout, score, start,
+    tile, topc,
 };
 
 use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream};
@@ -11,9 +12,9 @@ use crate::xpress::plan::{Call, Gpu, Launch, Size};
 /// The XPress refiner's kernels, loaded in a context.
 #[derive(Debug)]
 pub struct XpressKernels {
-    mean: PreparedKernel<{ hidden::XPRESS_MEAN.params.len() }>,
-    project: [PreparedKernel<{ hidden::XPRESS_PROJECT_32.params.len() }>; 2],
+    project: [PreparedKernel<{ hidden::XPRESS_PROJECT_64X32.params.len() }>; 3],
     combine: [PreparedKernel<{ hidden::XPRESS_COMBINE_32.params.len() }>; 2],
+    resident_combine: [PreparedKernel<{ hidden::XPRESS_COMBINE_32.params.len() }>; 3],
     start: PreparedKernel<{ start::XPRESS_START.params.len() }>,
     mix: PreparedKernel<{ latent::XPRESS_MIX.params.len() }>,
     gate_up: [PreparedKernel<{ latent::XPRESS_GATE_UP_32.params.len() }>; 2],
@@ -24,6 +25,7 @@ pub struct XpressKernels {
     prune: PreparedKernel<{ prune::XPRESS_PRUNE.params.len() }>,
     readout: [PreparedKernel<{ readout::XPRESS_READOUT_16.params.len() }>; ROW_BLOCKS.len()],
     select: PreparedKernel<{ topc::XPRESS_SELECT.params.len() }>,
+    select_few: PreparedKernel<{ topc::XPRESS_SELECT.params.len() }>,
     score: PreparedKernel<{ score::XPRESS_SCORE.params.len() }>,
     add_argmax: PreparedKernel<{ argmax::XPRESS_ADD_ARGMAX.params.len() }>,
     topc_argmax: PreparedKernel<{ argmax::XPRESS_TOPC_ARGMAX.params.len() }>,
@@ -39,14 +41,19 @@ impl XpressKernels {
     pub fn load(module: &Module) -> Result<Self, DriverError> {
         let max_shared = module.context().device().max_shared_memory()?;
         let kernels = Self {
-            mean: PreparedKernel::new(module, &hidden::XPRESS_MEAN)?,
             project: [
-                PreparedKernel::new(module, &hidden::XPRESS_PROJECT_32)?,
-                PreparedKernel::new(module, &hidden::XPRESS_PROJECT_64)?,
+                PreparedKernel::new(module, &hidden::XPRESS_PROJECT_64X32)?,
+                PreparedKernel::deferred(module, &hidden::XPRESS_PROJECT_64X64)?,
+                PreparedKernel::deferred(module, &hidden::XPRESS_PROJECT_128X128)?,
             ],
             combine: [
                 PreparedKernel::new(module, &hidden::XPRESS_COMBINE_32)?,
                 PreparedKernel::new(module, &hidden::XPRESS_COMBINE_64)?,
+            ],
+            resident_combine: [
+                PreparedKernel::deferred(module, &hidden::XPRESS_COMBINE_RESIDENT_32X32)?,
+                PreparedKernel::deferred(module, &hidden::XPRESS_COMBINE_RESIDENT_64X32)?,
+                PreparedKernel::deferred(module, &hidden::XPRESS_COMBINE_RESIDENT_64X64)?,
             ],
             start: PreparedKernel::new(module, &start::XPRESS_START)?,
             mix: PreparedKernel::new(module, &latent::XPRESS_MIX)?,
@@ -81,6 +88,7 @@ impl XpressKernels {
                 PreparedKernel::new(module, &readout::XPRESS_READOUT_128)?,
             ],
             select: PreparedKernel::new(module, &topc::XPRESS_SELECT)?,
+            select_few: PreparedKernel::deferred(module, &topc::XPRESS_SELECT_FEW)?,
             score: PreparedKernel::new(module, &score::XPRESS_SCORE)?,
             add_argmax: PreparedKernel::new(module, &argmax::XPRESS_ADD_ARGMAX)?,
             topc_argmax: PreparedKernel::new(module, &argmax::XPRESS_TOPC_ARGMAX)?,
@@ -88,9 +96,6 @@ impl XpressKernels {
             module: module.clone(),
         };
         // More than 48 KB a block is a kernel's to be allowed.
-        for kernel in [&kernels.project[1], &kernels.project[0]] {
-            kernel.allow_shared_bytes(tile::ring_bytes(2))?;
-        }
         kernels.combine[1].allow_shared_bytes(tile::ring_bytes(2))?;
         kernels.gate_up[1].allow_shared_bytes(tile::ring_bytes(2))?;
         kernels.down[1].allow_shared_bytes(tile::ring_bytes(2))?;
@@ -101,12 +106,18 @@ impl XpressKernels {
         let most_logits = XpressConfig::MAX_VOCAB_SIZE as u32;
         kernels
             .select
-            .allow_shared_bytes(topc::select_bytes(most_logits))?;
+            .allow_shared_bytes(topc::select_bytes(most_logits, maxima::GROUP))?;
+        kernels.select_few.allow_shared_bytes(topc::MOST_BYTES)?;
         for i in 0..3 {
+            let bytes = hidden::project_bytes(i).min(max_shared);
+            kernels.project[i].allow_shared_bytes(bytes)?;
+            kernels.resident_combine[i].allow_shared_bytes(max_shared)?;
             kernels.resident_mix[i].allow_shared_bytes(max_shared)?;
             kernels.resident_gate_up[i].allow_shared_bytes(max_shared)?;
             kernels.resident_down[i].allow_shared_bytes(max_shared)?;
             // Each waits beside the one before.
+            kernels.project[i].share_multiprocessors();
+            kernels.resident_combine[i].share_multiprocessors();
             kernels.resident_mix[i].share_multiprocessors();
             kernels.resident_gate_up[i].share_multiprocessors();
             kernels.resident_down[i].share_multiprocessors();
@@ -132,11 +143,11 @@ impl XpressKernels {
         ) -> Result<(&'static str, KernelResources), DriverError> {
             Ok((kernel.name(), kernel.resources()?))
         }
-        let mut all = vec![of(&self.mean)?];
+        let mut all = vec![];
         for kernel in &self.project {
             all.push(of(kernel)?);
         }
-        for kernel in &self.combine {
+        for kernel in self.combine.iter().chain(&self.resident_combine) {
             all.push(of(kernel)?);
         }
         all.extend([of(&self.start)?, of(&self.mix)?]);
@@ -159,7 +170,7 @@ impl XpressKernels {
         for kernel in &self.readout {
             all.push(of(kernel)?);
         }
-        all.extend([of(&self.select)?, of(&self.score)?]);
+        all.extend([of(&self.select)?, of(&self.select_few)?, of(&self.score)?]);
         all.extend([of(&self.add_argmax)?, of(&self.topc_argmax)?]);
         Ok(all)
     }
@@ -169,6 +180,12 @@ impl XpressKernels {
         let [rank, units] = [config.rank as u32, config.mlp_hidden as u32];
         for size in Size::ALL {
             let i = size.index();
+            if hidden::project_bytes(i) <= self.max_shared {
+                self.project[i].compile()?;
+            }
+            if size.split_bytes(2 * rank) <= self.max_shared {
+                self.resident_combine[i].compile()?;
+            }
             if size.split_bytes(rank) <= self.max_shared
                 && config.block_size == latent_resident::SLOTS as usize
             {
@@ -180,6 +197,10 @@ impl XpressKernels {
             if size.split_bytes(units) <= self.max_shared {
                 self.resident_down[i].compile()?;
             }
+        }
+        let vocabulary = config.vocab_size as u32;
+        if topc::smallest_group(vocabulary, vocabulary) == maxima::SMALL_GROUP {
+            self.select_few.compile()?;
         }
         let mut readout_blocks = [0; ROW_BLOCKS.len()];
         for (i, kernel) in self.readout.iter().enumerate() {
@@ -224,12 +245,14 @@ impl XpressKernels {
         // SAFETY: the caller's contract.
         unsafe {
             match &launch.call {
-                Call::Mean(args) => self.mean.launch(stream, shape, args.words()),
-                Call::Project(tile, args) => {
-                    self.project[tile.index()].launch(stream, shape, args.words())
+                Call::Project(size, args) => {
+                    self.project[size.index()].launch(stream, shape, args.words())
                 }
                 Call::Combine(tile, args) => {
                     self.combine[tile.index()].launch(stream, shape, args.words())
+                }
+                Call::ResidentCombine(size, args) => {
+                    self.resident_combine[size.index()].launch(stream, shape, args.words())
                 }
                 Call::Start(args) => self.start.launch(stream, shape, args.words()),
                 Call::Prune(args) => self.prune.launch(stream, shape, args.words()),
@@ -250,7 +273,10 @@ impl XpressKernels {
                     self.resident_down[size.index()].launch(stream, shape, args.words())
                 }
                 Call::Readout(i, args) => self.readout[*i].launch(stream, shape, args.words()),
-                Call::Select(args) => self.select.launch(stream, shape, args.words()),
+                Call::Select(maxima::SMALL_GROUP, args) => {
+                    self.select_few.launch(stream, shape, args.words())
+                }
+                Call::Select(_, args) => self.select.launch(stream, shape, args.words()),
                 Call::Score(args) => self.score.launch(stream, shape, args.words()),
                 Call::AddArgmax(args) => self.add_argmax.launch(stream, shape, args.words()),
                 Call::TopcArgmax(args) => self.topc_argmax.launch(stream, shape, args.words()),

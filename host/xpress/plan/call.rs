@@ -1,7 +1,7 @@
 //! One launch: a kernel, its arguments, its grid.
 
 use specdraft_kernels::xpress::argmax::{AddArgs, TopcArgs};
-use specdraft_kernels::xpress::hidden::{CombineArgs, MeanArgs, ProjectArgs};
+use specdraft_kernels::xpress::hidden::{CombineArgs, ProjectArgs};
 use specdraft_kernels::xpress::latent::{DownArgs, GateUpArgs, MixArgs};
 use specdraft_kernels::xpress::latent_resident as resident;
 use specdraft_kernels::xpress::prune::PruneArgs;
@@ -16,9 +16,9 @@ use crate::error::Result;
 /// A kernel with its arguments. Tiles are of 32 or of 64 rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
-    Mean(MeanArgs),
-    Project(Tile, ProjectArgs),
+    Project(Size, ProjectArgs),
     Combine(Tile, CombineArgs),
+    ResidentCombine(Size, CombineArgs),
     Start(StartArgs),
     Mix(MixArgs),
     GateUp(Tile, GateUpArgs),
@@ -29,7 +29,8 @@ pub(crate) enum Call {
     Prune(PruneArgs),
     /// With the index into [`ROW_BLOCKS`].
     Readout(usize, ReadoutArgs),
-    Select(SelectArgs),
+    /// With the vectors of a group.
+    Select(u32, SelectArgs),
     Score(ScoreArgs),
     AddArgmax(AddArgs),
     TopcArgmax(TopcArgs),
@@ -42,7 +43,7 @@ pub(crate) enum Tile {
     Side64,
 }
 
-/// The size of the tiles of a kernel that has its operands in shared memory.
+/// The size of the tiles of a kernel that has three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Small,

@@ -2,7 +2,7 @@
 
 use std::ptr::null_mut;
 
-use specdraft_kernels::xpress::hidden::{self, CombineArgs, MeanArgs, ProjectArgs};
+use specdraft_kernels::xpress::hidden::{self, CombineArgs, ProjectArgs};
 use specdraft_kernels::xpress::latent::{self, DownArgs, GateUpArgs, MixArgs};
 use specdraft_kernels::xpress::latent_resident as resident;
 use specdraft_kernels::xpress::tile::{self, side};
@@ -19,45 +19,34 @@ impl Plan {
             hidden.layout.request_stride as u64,
             hidden.layout.slot_stride as u64,
         );
+        let size = self.project_size(requests);
+        let [x, y] = hidden::project_tiles(size.index(), requests, b, r);
+        let splits = self.splits(x * y);
         to.enqueue(&Launch {
-            call: Call::Mean(MeanArgs {
-                hidden: pointer(hidden.address),
-                request_stride,
-                slot_stride,
-                mean: pointer_mut(self.scratch.mean),
-                requests,
-                slots: b,
-                width: d,
-                reciprocal: 1.0 / b as f32,
-            }),
-            grid: [requests * hidden::mean_parts(d), 1, 1],
-            threads: hidden::MEAN_THREADS,
-            shared_bytes: 0,
+            call: Call::Project(
+                size,
+                ProjectArgs {
+                    hidden: pointer(hidden.address),
+                    request_stride,
+                    slot_stride,
+                    down_h: pointer(self.weights.down_h),
+                    down_g: pointer(self.weights.down_g),
+                    projected: pointer_mut(self.scratch.projected),
+                    partial: pointer_mut(self.scratch.partial),
+                    arrived: pointer_mut(self.scratch.arrived),
+                    requests,
+                    slots: b,
+                    rank: r,
+                    width: d,
+                    splits,
+                    reciprocal: 1.0 / b as f32,
+                },
+            ),
+            grid: [x, y, splits],
+            threads: hidden::PROJECT_THREADS,
+            shared_bytes: hidden::project_bytes(size.index()),
         })?;
 
-        let tiles = |tile: Tile| hidden::project_tiles(requests, b, r, tile.side());
-        let tile = self.tile(tiles(Tile::Side64));
-        let [x, y] = tiles(tile);
-        let splits = self.splits(x * y);
-        let args = ProjectArgs {
-            hidden: pointer(hidden.address),
-            request_stride,
-            slot_stride,
-            mean: pointer(self.scratch.mean),
-            down_h: pointer(self.weights.down_h),
-            down_g: pointer(self.weights.down_g),
-            projected: pointer_mut(self.scratch.projected),
-            partial: pointer_mut(self.scratch.partial),
-            arrived: pointer_mut(self.scratch.arrived),
-            requests,
-            slots: b,
-            rank: r,
-            width: d,
-            splits,
-        };
-        to.enqueue(&tile.launch(Call::Project(tile, args), [x, y, splits]))?;
-
-        let (tile, grid) = self.tiles(requests * b, r, 1);
         let args = CombineArgs {
             projected: pointer(self.scratch.projected),
             in_proj: pointer(self.weights.in_proj),
@@ -66,7 +55,20 @@ impl Plan {
             slots: b,
             rank: r,
         };
+        let (rows, bytes) = (requests * b, |size: Size| size.split_bytes(2 * r));
+        if let Some((size, grid)) = self.size([rows, r], Size::split_tile, bytes) {
+            let call = Call::ResidentCombine(size, args);
+            return to.enqueue(&resident(call, grid, bytes(size)));
+        }
+        let (tile, grid) = self.tiles(rows, r, 1);
         to.enqueue(&tile.launch(Call::Combine(tile, args), grid))
+    }
+
+    /// The projection's tiles: the largest of which there are enough, so that few blocks share a sum.
+    fn project_size(&self, requests: u32) -> Size {
+        let Sizes { r, b, .. } = self.sizes;
+        let multiprocessors = self.gpu.multiprocessors;
+        project_size(requests, b, r, multiprocessors, self.gpu.shared_bytes)
     }
 
     /// The latents of `[blocks, previous, xh]`, unless the flag at `flag` is 0.
@@ -236,12 +238,30 @@ impl Plan {
         (tile, [x, y, 1])
     }
 
-    /// Blocks that share the sum of a tile of the projection: so that there are two a multiprocessor, with two chunks of columns or more
+    /// Blocks that share the sum of a tile of the projection: so that there is one a multiprocessor, with two chunks of columns or more
     /// for each.
     fn splits(&self, tiles: u32) -> u32 {
         let chunks = self.sizes.d.div_ceil(2 * tile::CHUNK);
-        (2 * self.gpu.multiprocessors / tiles.max(1)).clamp(1, chunks)
+        (self.gpu.multiprocessors / tiles.max(1)).clamp(1, chunks)
     }
+}
+
+/// The projection's tiles for so many requests of `b` slots and `r` channels: the largest that fit shared memory and of which there are so many
+/// that at most five blocks share a sum. Adding more parts takes longer than smaller tiles do.
+pub(super) fn project_size(
+    requests: u32,
+    b: u32,
+    r: u32,
+    multiprocessors: u32,
+    shared_bytes: u32,
+) -> Size {
+    let fits = |size: &Size| {
+        let [x, y] = hidden::project_tiles(size.index(), requests, b, r).map(u64::from);
+        hidden::project_bytes(size.index()) <= shared_bytes
+            && 5 * x * y >= u64::from(multiprocessors)
+    };
+    let sizes = [Size::Large, Size::Medium];
+    sizes.into_iter().find(fits).unwrap_or(Size::Small)
 }
 
 fn resident(call: Call, grid: [u32; 3], shared_bytes: u32) -> Launch {

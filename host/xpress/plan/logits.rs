@@ -164,38 +164,42 @@ impl Plan {
         let Sizes { v, b, .. } = self.sizes;
         let (base, rows) = (base.draft_rows(b - 1), base.rows(b - 1));
         // Whole rounds, of as many blocks a row as run at the same time; the last block may have less.
-        let vectors = maxima::padded_groups(v) * 8;
+        let group = topc::group(v, count as u32);
+        let vectors = maxima::padded_groups(v, group) * group;
         let wanted = (4 * self.gpu.multiprocessors / rows.max(1)).max(1);
         let part = vectors.div_ceil(wanted).next_multiple_of(maxima::ROUND);
         let parts = vectors.div_ceil(part);
         let (anchors, drafts) = begin.unwrap_or_default();
         to.enqueue(&Launch {
-            call: Call::Select(SelectArgs {
-                base: pointer(base.address),
-                request_stride: base.layout.request_stride as u64,
-                slot_stride: base.layout.slot_stride as u64,
-                maxima: pointer_mut(self.scratch.maxima),
-                arrived: pointer_mut(self.scratch.arrived),
-                ids: pointer_mut(ids),
-                logits: pointer_mut(logits),
-                anchors: pointer(anchors),
-                blocks: if begin.is_some() {
-                    pointer_mut(self.scratch.blocks)
-                } else {
-                    null_mut()
+            call: Call::Select(
+                group,
+                SelectArgs {
+                    base: pointer(base.address),
+                    request_stride: base.layout.request_stride as u64,
+                    slot_stride: base.layout.slot_stride as u64,
+                    maxima: pointer_mut(self.scratch.maxima),
+                    arrived: pointer_mut(self.scratch.arrived),
+                    ids: pointer_mut(ids),
+                    logits: pointer_mut(logits),
+                    anchors: pointer(anchors),
+                    blocks: if begin.is_some() {
+                        pointer_mut(self.scratch.blocks)
+                    } else {
+                        null_mut()
+                    },
+                    drafts: pointer_mut(drafts),
+                    changed: pointer_mut(self.scratch.changed),
+                    rows,
+                    slots: b - 1,
+                    width: v,
+                    count: count as u32,
+                    parts,
+                    part,
                 },
-                drafts: pointer_mut(drafts),
-                changed: pointer_mut(self.scratch.changed),
-                rows,
-                slots: b - 1,
-                width: v,
-                count: count as u32,
-                parts,
-                part,
-            }),
+            ),
             grid: [rows * parts, 1, 1],
             threads: topc::SELECT_THREADS,
-            shared_bytes: topc::select_bytes(v),
+            shared_bytes: topc::select_bytes(v, group),
         })
     }
 

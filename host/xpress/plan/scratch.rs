@@ -5,8 +5,10 @@ use specdraft_kernels::xpress::hidden;
 use specdraft_kernels::xpress::maxima;
 use specdraft_kernels::xpress::needed;
 use specdraft_kernels::xpress::start::{CHANGED, chunks};
-use specdraft_kernels::xpress::tile::side;
+use specdraft_kernels::xpress::topc;
 
+use super::Size;
+use super::latents::project_size;
 use crate::xpress::{XpressConfig, XpressLimits};
 
 /// Addresses of the arrays that a call works with.
@@ -23,7 +25,6 @@ pub(crate) struct Scratch {
     /// Steps that are not to prune, from the next one on.
     pub(crate) pause: u64,
     pub(crate) changed: u64,
-    pub(crate) mean: u64,
     pub(crate) projected: u64,
     pub(crate) partial: u64,
     pub(crate) xh: u64,
@@ -41,7 +42,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// How many arrays there are.
-    pub(crate) const ARRAYS: usize = 20;
+    pub(crate) const ARRAYS: usize = 19;
 
     /// How many of them, the first ones, have to be zero before the first call.
     #[cfg(feature = "emulator")]
@@ -59,25 +60,27 @@ impl Scratch {
     ) -> [u64; Self::ARRAYS] {
         let XpressConfig {
             vocab_size,
-            hidden_size,
             rank,
             mlp_hidden,
             block_size,
             ..
         } = *config;
-        let [v, d, r, h, b] =
-            [vocab_size, hidden_size, rank, mlp_hidden, block_size].map(|size| size as u64);
+        let [v, r, h, b] = [vocab_size, rank, mlp_hidden, block_size].map(|size| size as u64);
         let (n, c) = (
             limits.max_num_reqs as u64,
             limits.max_topc.min(vocab_size) as u64,
         );
         let rows = n * (b - 1);
-        let [x, y] = hidden::project_tiles(n as u32, b as u32, r as u32, side(1)).map(u64::from);
-        let partial = 2 * u64::from(multiprocessors) * u64::from(side(2)).pow(2);
+        let small = Size::Small.index();
+        let [x, y] = hidden::project_tiles(small, n as u32, b as u32, r as u32).map(u64::from);
+        // Where blocks share a sum there are at most as many as multiprocessors; fewer requests take no larger tiles.
+        let size = project_size(n as u32, b as u32, r as u32, multiprocessors, u32::MAX);
+        let partial = u64::from(multiprocessors) * u64::from(hidden::project_sums(size.index()));
         let groups = if c == 0 {
             0
         } else {
-            rows * u64::from(maxima::padded_groups(v as u32))
+            let group = topc::smallest_group(v as u32, c as u32);
+            rows * u64::from(maxima::padded_groups(v as u32, group))
         };
         [
             8 * rows,
@@ -86,7 +89,6 @@ impl Scratch {
             16,
             4,
             4 * u64::from(CHANGED),
-            2 * n * d,
             2 * (n * b + n) * r,
             4 * partial,
             2 * n * b * r,
@@ -112,7 +114,6 @@ impl Scratch {
             counts,
             pause,
             changed,
-            mean,
             projected,
             partial,
             xh,
@@ -134,7 +135,6 @@ impl Scratch {
             counts,
             pause,
             changed,
-            mean,
             projected,
             partial,
             xh,

@@ -1,18 +1,19 @@
 //! Selection where more logits reach the floor than there is room for: the chosen groups are read again for every question.
 
-use super::{ABOVE, Cut, Heights, Select, TURNS};
-use crate::xpress::maxima::{GROUP, height};
+use super::Select;
+use super::counts::{ABOVE, Cut, Heights, TOP, TURNS};
+use crate::xpress::maxima::height;
 use crate::xpress::topc::SELECT_THREADS;
 use cuda_std::thread::{sync_threads, thread_idx_x};
 use cuda_std::{bf16, warp};
 
 /// The logits of the chosen groups.
-pub(super) struct Again<'a> {
-    pub(super) select: &'a Select,
+pub(super) struct Again<'a, const G: u32> {
+    pub(super) select: &'a Select<G>,
     pub(super) chosen: u32,
 }
 
-impl Heights for Again<'_> {
+impl<const G: u32> Heights for Again<'_, G> {
     #[inline(always)]
     unsafe fn each(&self, mut take: impl FnMut(u32)) {
         // SAFETY: the caller's contract.
@@ -30,7 +31,7 @@ impl Heights for Again<'_> {
 }
 
 // As of `Select`.
-impl Again<'_> {
+impl<const G: u32> Again<'_, G> {
     /// Finds the cut and writes the candidates.
     #[inline(always)]
     pub(super) unsafe fn run(&self, floor: u32) {
@@ -64,7 +65,7 @@ impl Again<'_> {
         let free = select.count - cut.above;
         // SAFETY: see the impl; each place has one writer.
         unsafe {
-            let top = select.counts.ld(super::TOP);
+            let top = select.counts.ld(TOP);
             let mut first = u32::MAX;
             let (mut above, mut equal, mut turn) = (0, 0, TURNS);
             self.for_vectors(|vector, words, valid| {
@@ -105,13 +106,13 @@ impl Again<'_> {
     /// vector, its words, and which of its elements are the row's.
     #[inline(always)]
     unsafe fn for_vectors(&self, mut take: impl FnMut(u32, [u32; 4], u32) -> bool) {
-        let (row, count) = (&self.select.row, self.chosen * GROUP);
+        let (row, count) = (&self.select.row, self.chosen * G);
         let read = |i: u32| {
             // SAFETY: see the impl. A thread with nothing left reads past the row's vectors, which is nothing.
             unsafe {
-                let group = self.select.chosen.ld_if(i / GROUP, i < count, 0);
+                let group = self.select.chosen.ld_if(i / G, i < count, 0);
                 let vector = if i < count {
-                    u32::from(group) * GROUP + i % GROUP
+                    u32::from(group) * G + i % G
                 } else {
                     u32::MAX
                 };
