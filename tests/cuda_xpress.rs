@@ -120,7 +120,7 @@ fn calls_only_enqueue() {
         (0, true, &start, &["xpress_prune", "xpress_readout_16"]),
         (20, true, &select, &["xpress_score"]),
     ] {
-        setup.refiner.set_pruning(pruned);
+        setup.refiner.set_pruning(pruned).unwrap();
         context.synchronize().unwrap();
         fake.report();
         let step = engine.step(false, 2, topc).unwrap();

@@ -137,8 +137,10 @@ fn large_refinements_equal_the_cpu() {
             let picked = step.pick(&some);
             for topc in [0, config.topc] {
                 let expected = cpu.refine(&inputs_of(&picked, 3, topc)).unwrap();
-                for hopper in [true, false] {
+                for (hopper, prune) in [(true, true), (true, false), (false, true), (false, false)]
+                {
                     gpu.inner_mut().set_hopper(hopper).unwrap();
+                    gpu.inner_mut().set_pruning(prune).unwrap();
                     let got = gpu.refine(&inputs_of(&step, 3, topc)).unwrap();
                     let slots = config.num_draft_tokens();
                     let got: Vec<i64> = some
@@ -148,7 +150,7 @@ fn large_refinements_equal_the_cpu() {
                         .collect();
                     assert!(
                         got == expected,
-                        "{n} requests, {topc} candidates, hopper {hopper}"
+                        "{n} requests, {topc} candidates, hopper {hopper}, prune {prune}"
                     );
                 }
             }
@@ -248,13 +250,14 @@ fn stopping_early_and_what_lies_in_scratch_change_no_token() {
                     let expected = cpu.refine(&inputs_of(&step, passes, topc)).unwrap();
                     assert_eq!(settled, expected == start, "{n} requests");
                     stopped += usize::from(settled);
-                    for early in [true, false] {
+                    for (early, prune) in [(true, true), (true, false), (false, true)] {
                         gpu.inner_mut().set_early_stop(early);
                         gpu.refine(&inputs_of(&rubbish, 2, topc)).unwrap();
+                        gpu.inner_mut().set_pruning(prune).unwrap();
                         let got = gpu.refine(&inputs_of(&step, passes, topc)).unwrap();
                         assert!(
                             got == expected,
-                            "{n} requests, {passes} passes, {topc} candidates, early {early}"
+                            "{n} requests, {passes} passes, {topc} candidates, early {early}, prune {prune}"
                         );
                     }
                 }
@@ -278,10 +281,7 @@ fn fuzzed_cases_equal_the_cpu() {
             target,
             Scale::Large,
             |head, limits, run| {
-                let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits)?;
-                gpu.inner_mut().set_early_stop(!run.all_passes);
-                gpu.inner_mut().set_dependent_launch(!run.apart);
-                gpu.inner_mut().set_hopper(!run.general)?;
+                let gpu = test_support::xpress::cuda(&kernels(), &head, limits, run)?;
                 Ok(Box::new(gpu))
             },
         )));

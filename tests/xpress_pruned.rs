@@ -81,7 +81,7 @@ fn peaked_logits_leave_nothing_to_the_readout() {
     }
 }
 
-/// After flat logits steps do not try, whatever their logits, and find no maxima; then one does, and peaked logits are pruned again.
+/// After flat logits steps do not try, whatever their logits, and look for no maxima; then one does, and peaked logits are pruned again.
 #[test]
 fn flat_logits_pause_pruning() {
     let config = config(3000, 32);
@@ -97,11 +97,20 @@ fn flat_logits_pause_pruning() {
     let mut step = |peaks| {
         let want = refine(&mut plain, &config, peaks);
         assert_eq!(refine(&mut pruned, &config, peaks), want, "{peaks:?}");
-        let launches = pruned.launches().iter();
-        let prunes = launches.filter(|(name, _)| *name == "xpress_prune");
-        let steps: Vec<u64> = prunes.map(|(_, steps)| *steps).collect();
+        let steps = |backend: &EmulatorXpress, kernel| -> Vec<u64> {
+            let launches = backend.launches().iter();
+            let of = launches.filter(|(name, _)| *name == kernel);
+            of.map(|(_, steps)| *steps).collect()
+        };
+        let (start, plain_start) = (
+            steps(&pruned, "xpress_start"),
+            steps(&plain, "xpress_start"),
+        );
+        let steps = steps(&pruned, "xpress_prune");
         // A block that does not try ends at once.
-        steps.iter().filter(|steps| **steps > 20_000).count()
+        let tries = steps.iter().filter(|steps| **steps > 20_000).count();
+        assert_eq!(start > plain_start, tries > 0, "{start:?} {plain_start:?}");
+        tries
     };
     assert_eq!(step(Peaks::Peaked), 2);
     for _ in 0..2 {

@@ -91,6 +91,7 @@ impl Head {
         let mut refiner = CudaXpress::with_kernels(kernels.clone(), &head, limits)?;
         // Each pass costs what a pass that changes something costs.
         refiner.set_early_stop(false);
+        refiner.set_pruning(false)?;
         Ok(Self { refiner, head })
     }
 }

@@ -194,10 +194,16 @@ impl CudaXpress {
     }
 
     /// Whether passes over the whole vocabulary look only at tokens that can win, by the largest base logits of each 128 and the norms of the
-    /// head's w2: on at first. The tokens are the same. It takes the less time the more the logits are peaked. After a pass that could leave
-    /// out less than half, those after it do not try, nor do those of the 31 steps after this one; what is left of the cost is a launch a pass.
-    pub fn set_pruning(&mut self, on: bool) {
+    /// head's w2: on at first. The tokens are the same. It takes the less time the more the logits are peaked. A first pass that needs half of
+    /// w2 or more ends it for the step and the 31 after it: their passes cost a launch more, and read nothing of w2 ahead. This call ends that:
+    /// the next step tries. It waits for all work in the context, and no step may be replayed meanwhile.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn set_pruning(&mut self, on: bool) -> Result<()> {
         self.prune = on;
+        self.context().synchronize()?;
+        Ok(self.memory.end_pause()?)
     }
 
     /// What pruned passes have left to do since the refiner was made. Waits for the stream.

@@ -25,7 +25,7 @@ use cuda_std::{Global, at_least_one, bf16, bf16x2, pdl};
 pub const THREADS: u32 = 256;
 /// Rows of a block of [`xpress_topc_argmax`], a warp each.
 pub const TOPC_ROWS: u32 = 4;
-/// Logits that a block of either reads a round.
+/// Logits that a block of [`xpress_add_argmax`] or [`xpress_start`](super::start::xpress_start) reads a round.
 pub const ROUND: u32 = THREADS * 8 * UNROLL;
 /// Vectors that a thread takes a round.
 const UNROLL: u32 = 2;
@@ -129,8 +129,7 @@ unsafe fn add_argmax(args: AddArgs) {
     pdl::wait();
     // SAFETY: the kernel's contract.
     unsafe {
-        let best =
-            best_of_part::<true>(base.get(row), bias.get(row), index, parts.get(), args.part);
+        let best = best_of_part(base.get(row), bias.get(row), index, parts.get(), args.part);
         let tokens = Tokens::new(args.blocks, null_mut(), null_mut(), rows, slots);
         finish(
             best,
@@ -167,7 +166,7 @@ unsafe fn topc_argmax(args: TopcArgs) {
     // SAFETY: the kernel's contract; the whole warp is here.
     unsafe {
         let (base, bias) = (base.get(row), bias.get(row));
-        let key = warp_max(best_of::<true, 32>(base, bias, 0, lane, base.count()).key());
+        let key = warp_max(best_of::<32>(base, bias, 0, lane, base.count()).key());
         if lane == 0 {
             let at = u64::from(row) * u64::from(width) + u64::from(index_of(key));
             let token = Global::new(args.candidates, u64::from(rows) * u64::from(width)).ld_nc(at);
@@ -197,19 +196,13 @@ fn rows_of(
 /// # Safety
 /// - The rows may be read, and no thread of the launch writes them. All threads of the block call it.
 #[inline(always)]
-unsafe fn best_of_part<const ADD: bool>(
-    base: Row,
-    bias: Row,
-    index: u32,
-    parts: u32,
-    part: u32,
-) -> Best {
+unsafe fn best_of_part(base: Row, bias: Row, index: u32, parts: u32, part: u32) -> Best {
     let begin = index * (part / 8);
     // A row that is not aligned may have one vector more than its width needs: the last part takes it.
     let last = index + 1 == parts;
     let end = if last { base.count() } else { begin + part / 8 };
     // SAFETY: the caller's contract.
-    unsafe { best_of::<ADD, THREADS>(base, bias, begin, thread_idx_x(), end) }
+    unsafe { best_of::<THREADS>(base, bias, begin, thread_idx_x(), end) }
 }
 
 /// The best of vectors `begin + offset`, `begin + offset + STEP`, … below `end`.
@@ -218,7 +211,7 @@ unsafe fn best_of_part<const ADD: bool>(
 /// - The rows may be read, and no thread of the launch writes them.
 /// - All threads of the warp call it with the same `begin` and `end`.
 #[inline(always)]
-unsafe fn best_of<const ADD: bool, const STEP: u32>(
+unsafe fn best_of<const STEP: u32>(
     base: Row,
     bias: Row,
     begin: u32,
@@ -228,18 +221,15 @@ unsafe fn best_of<const ADD: bool, const STEP: u32>(
     let mut seen = Seen::nothing();
     let add = |a: [u32; 4], b: [u32; 4]| {
         let mut sums = a;
-        if ADD {
-            each!(W in 0 1 2 3 { sums[W] = bf16x2::add(a[W], b[W]) });
-        }
+        each!(W in 0 1 2 3 { sums[W] = bf16x2::add(a[W], b[W]) });
         sums
     };
     // SAFETY: the caller's contract, for all reads below.
     let one_by_one = |vector: u32| unsafe {
         let element = base.element(vector);
-        let bias = if ADD { bias.elements(element) } else { [0; 4] };
-        add(base.elements(element), bias)
+        add(base.elements(element), bias.elements(element))
     };
-    if ADD && base.shift() != bias.shift() {
+    if base.shift() != bias.shift() {
         let mut vector = begin + offset;
         while vector < end {
             seen.offer(vector, one_by_one(vector));
@@ -252,12 +242,7 @@ unsafe fn best_of<const ADD: bool, const STEP: u32>(
             each!(I in 0 1 {
                 let at = round + offset + I as u32 * STEP;
                 // SAFETY: as above.
-                unsafe {
-                    words[I][0] = base.whole(at, end);
-                    if ADD {
-                        words[I][1] = bias.whole(at, end);
-                    }
-                }
+                words[I] = unsafe { [base.whole(at, end), bias.whole(at, end)] };
             });
             words
         };

@@ -27,12 +27,12 @@ pub(super) struct Needed {
     pub(super) bits: *mut u32,
     /// `[rows]`: not 0 for rows that are open, and so the readout's.
     pub(super) open: *const u32,
-    /// What the pass before needed, with [`FLAT`]; null for none.
+    /// How many tiles the pass before needed, with [`FLAT`]; null for none.
     pub(super) flat: *const u32,
 }
 
-/// The bit of a pass's count of needed tiles that is set once they are half of all tiles or more: what is left of the readout then costs
-/// more than pruning spares.
+/// The bit of a pass's count of needed tiles that is set once they are half of all tiles or more, because what is left of the readout then
+/// costs more than pruning spares; and if the pass does not try.
 pub(super) const FLAT: u32 = 1 << 31;
 
 impl Needed {

@@ -17,8 +17,8 @@
 //! 2. Scores are the readout's own: mma.sync over the same columns in the same steps. All columns of B are the latent, and A is 16
 //!    tokens' rows of w2.
 //! 3. A comparison with NaN takes the token. A NaN or infinite latent or row of w2 so opens its rows, and no others.
-//! 4. Where logits are peaked, tens of w2's rows are read and not all of them. Where row blocks need half of their tiles, logits are
-//!    flat, and the next passes do not try, nor do those of the [`PAUSE`] steps after this one: they find no maxima either.
+//! 4. Where logits are peaked, tens of w2's rows are read and not all of them. Where row blocks need half of their tiles, logits are flat, and
+//!    the step's next passes do not try. If it was its first, nor do the next [`PAUSE`] steps, which find no maxima either.
 //! 5. Tokens are taken in any order: the key decides.
 
 mod open;

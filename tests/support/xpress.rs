@@ -95,7 +95,7 @@ pub fn cuda(
     refiner.set_early_stop(!run.all_passes);
     refiner.set_dependent_launch(!run.apart);
     // Half of the runs.
-    refiner.set_pruning(run.seed.is_multiple_of(2));
+    refiner.set_pruning(run.seed.is_multiple_of(2))?;
     if run.general {
         refiner.set_hopper(false)?;
     }

@@ -203,9 +203,15 @@ pub(crate) fn steps_equal_the_cpu(
                 .unwrap();
             let mut engine = Engine::new(context, config, n, place).unwrap();
             engine.set(stream.borrow(), &step, &seeds).unwrap();
-            for (dependent, early_stop) in [(true, true), (false, false)] {
+            for (dependent, early_stop, prune) in [
+                (true, true, true),
+                (true, true, false),
+                (false, false, true),
+                (false, false, false),
+            ] {
                 setup.refiner.set_dependent_launch(dependent);
                 setup.refiner.set_early_stop(early_stop);
+                setup.refiner.set_pruning(prune).unwrap();
                 let step = engine.step(seeded, 3, topc).unwrap();
                 setup
                     .refiner

@@ -92,6 +92,11 @@ impl Memory {
         Ok([counts[0], counts[1]])
     }
 
+    /// Lets the next step try to prune. Complete when it returns; no step may be running.
+    pub(super) fn end_pause(&mut self) -> Result<(), DriverError> {
+        self.scratch[Scratch::PAUSE].write(Stream::PER_THREAD, 0, &[0])
+    }
+
     /// What it holds.
     pub(super) fn sizes(&self) -> XpressMemory {
         XpressMemory {

@@ -52,6 +52,10 @@ impl Scratch {
     #[cfg(feature = "cuda")]
     pub(crate) const COUNTS: usize = 3;
 
+    /// Which of them `pause` is.
+    #[cfg(feature = "cuda")]
+    pub(crate) const PAUSE: usize = 4;
+
     /// Bytes of each array, in the order of the fields.
     pub(crate) fn bytes(
         config: &XpressConfig,

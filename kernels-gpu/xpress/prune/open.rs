@@ -72,8 +72,10 @@ impl RowJob {
         let row_blocks = args.rows.div_ceil(at_least_one(args.block_rows).get());
         let tiles = u64::from(row_blocks) * u64::from(args.vocabulary.div_ceil(TILE));
         let is_most = |needed: u32| 2 * u64::from(needed) >= tiles;
+        // The count has room below the mark: 2^13 tiles of a vocabulary by 2^17 row blocks at most.
         let flat_now = Global::new(args.flat_now, 1u32);
-        // SAFETY: the kernel's contract. The count has room below the mark: a vocabulary has 2^13 tiles at most.
+        // SAFETY: the kernel's contract. One thread of a launch sees the count cross the half, and passes that count down do not come here:
+        // nobody else writes `pause`.
         unsafe {
             let before = flat_now.atomic_add(0u32, new) & !FLAT;
             if !is_most(before) & is_most(before + new) {
