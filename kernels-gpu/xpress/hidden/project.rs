@@ -16,8 +16,8 @@
 //! 2. D is long (thousands) and for few requests there are few tiles: blocks share the sum over D. The order in which the parts are added
 //!    does not depend on who was last. The last block asks for several parts at a time: one by one they would be as many latencies.
 //! 3. The means of a chunk are used one chunk later: so one barrier a chunk is enough. Its `down_g` stays in the ring as long.
-//! 4. A place of the ring is filled again two chunks after its use. Helpers do what would else stand before each product in every warp: on
-//!    an H200 copies and means took as long as the products.
+//! 4. A place of the ring is filled again two chunks after its use. Helpers do what would else stand before each product in every warp:
+//!    on an H200 that took 128 requests from 38.4 to 34.4 us.
 //! 5. Weights do not depend on earlier launches: they are on their way before `pdl::wait`.
 //! 6. The next launch may start when the sums are there, no earlier: blocks that only wait take time from those that work.
 
