@@ -19,7 +19,8 @@ use specdraft::suffix::cuda::{CudaSuffix, OwnedCudaSuffix, SuffixKernels};
 use specdraft::suffix::{Document, SuffixBackend, SuffixConfig, SuffixDrafter};
 use specdraft_kernels::suffix::propose::{self, Grid};
 use test_support::suffix::{
-    Factory, Target, Twice, check_bad_input, check_golden, check_histories, run_targets,
+    Factory, Target, Twice, check_bad_input, check_equal_matches, check_golden, check_histories,
+    run_targets,
 };
 
 /// Short drafts and short rows: the special kernel.
@@ -89,6 +90,7 @@ fn the_history_index_changes_no_answer() {
     for len in [4000, 40_000] {
         with_backend(|factory| check_histories(&mut Twice::indexed(factory), len));
     }
+    with_backend(|factory| check_equal_matches(&mut Twice::indexed(factory)));
 }
 
 #[test]
@@ -127,7 +129,7 @@ fn documents_round_the_ring_equal_the_cpu() {
         let mut gpu = factory(&config).unwrap();
         let mut cpu = CpuSuffix::new(config.clone()).unwrap();
         for slot in 0..64 {
-            let text = |i: usize| if i % 3 == 0 { slot } else { i % 50 };
+            let text = |i: usize| if i.is_multiple_of(3) { slot } else { i % 50 };
             let row: Vec<i32> = (0..700 - slot).map(|i| text(i) as i32).collect();
             for backend in [&mut *gpu, &mut cpu as &mut dyn SuffixBackend] {
                 backend.write_tokens(slot, 0, &row).unwrap();
