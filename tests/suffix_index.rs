@@ -4,7 +4,8 @@ use specdraft::cpu::CpuSuffix;
 use specdraft::emulator::{EmulatorOptions, EmulatorSuffix, Schedule};
 use specdraft::suffix::{SuffixBackend, SuffixConfig};
 use test_support::suffix::{
-    Factory, Target, Twice, check_bad_input, check_golden, check_histories, run_targets,
+    Factory, Target, Twice, check_bad_input, check_equal_matches, check_golden, check_histories,
+    run_targets,
 };
 
 const SCHEDULES: [Schedule; 3] = [Schedule::Sequential, Schedule::Shuffled, Schedule::Parallel];
@@ -73,6 +74,14 @@ fn a_row_of_300_000_tokens() {
         both(&row[..end], end - 1);
     }
     assert_eq!(both(&row, len), i64::from(row[15]));
+}
+
+#[test]
+fn the_newest_of_many_equal_matches() {
+    for schedule in SCHEDULES {
+        let emulator: &mut Factory<'_> = &mut |config| backend(config, 0, schedule);
+        check_equal_matches(&mut Twice::indexed(emulator));
+    }
 }
 
 fn backend(

@@ -130,6 +130,9 @@ accesses! { Word:
 accesses! { AtomicElement:
     /// Reads element `i` atomically, relaxed, for the GPU.
     ld_relaxed() -> T;
+    /// [`ld_relaxed`](Self::ld_relaxed) for the block alone, so from the L1 cache: what other blocks write may stay unseen until
+    /// the launch ends. It gives a value that the element had during the launch.
+    ld_relaxed_block() -> T;
     /// Reads element `i` atomically; what the writer did before its release is visible after.
     ld_acquire() -> T;
     /// Writes element `i` atomically, relaxed, for the GPU.

@@ -297,6 +297,7 @@ pub unsafe fn atomic_and_plain(x: *mut u32, broken: u32) {
         } else {
             x.atomic_add(0, 1); // atomics: add
             x.ld_relaxed(0);
+            x.ld_relaxed_block(0);
         }
     }
 }

@@ -87,6 +87,20 @@ pub(super) struct Context<const K8: bool> {
 }
 
 impl<const K8: bool> Context<K8> {
+    /// For warps that look nothing up.
+    #[inline(always)]
+    pub(super) fn none(row: Global<i32>) -> Self {
+        Self {
+            row,
+            n: 0,
+            max_depth: 0,
+            num_draft_tokens: 0,
+            lane: 0,
+            newest: [0; 4],
+            above: -1,
+        }
+    }
+
     /// Asks for the tokens, if `wanted`.
     ///
     /// # Safety

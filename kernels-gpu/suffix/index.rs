@@ -5,16 +5,15 @@
 //! last 1, 2, 4 and 8 tokens; single tokens have two hashes.
 //!
 //! ```text
-//! one warp of 8, for the blocks of its share:
-//!     look at the blocks that have tokens which are not in the index
-//!     c1, c2, c4, c8 = the blocks whose bits of all grams up to 1, 2, 4, 8 tokens at the row's end are set
-//!     for each level from the longest gram down, for each block that is in no longer level, newest first:
-//!         if what was found cannot be beaten at this level: the level is done
-//!         look at the block
-//! look at a block:
-//!     hits = ends of a token equal to row[n-1]
-//!     while there are more than a few: hits of one token more, if there are any
-//!     the newest of them; or, where few are left, follow them back and keep the best
+//! one warp of 8:
+//!     ask for the row's last tokens; warp 0 also for the newest block
+//!     ask for the matrix's rows of the grams at the row's end                             (queue)
+//!     meanwhile warp 0: if the newest block has tokens that are not in the index, look at it
+//!     c1, c2, c4, c8 = the blocks whose bits of all grams up to 1, 2, 4, 8 tokens are set
+//!     of all blocks in one of these, or with tokens that are not in the index, take an eighth
+//!     for each level from the longest gram down, for each of them that is in no longer level, newest first:
+//!         if what any warp has found cannot be beaten there: done
+//!         look at the block                                                               (look)
 //! after the search: enter the tokens that were not in the index
 //! ```
 //!
@@ -23,18 +22,22 @@
 //! 2. A level's blocks are in all levels below, so each gram is one hash more in the filter of the longer ones. Blocks
 //!    of c1 and not of c2 hold no match of 2 tokens: a level bounds what its blocks can give, and one find there ends it.
 //! 3. A row of the matrix is 1 bit for 256 tokens: 16 bytes for a history of 32,768.
-//! 4. A block is read word by word: it needs no alignment, and a vote then gives 32 hits in the row's order. The hits of
-//!    one token more are those that another vote's bits, shifted by the distance, agree with, however many there are.
-//!    Lane `i` keeps the hits of word `i`.
-//! 5. What one warp of the block has found is known to all: no warp goes down to a level that can no longer win.
-//! 6. The tokens of a row before `indexed_len` are in the index. Blocks with others are looked at as if all bits were
+//! 4. What counts is the longest chain of dependent steps in any warp: a look costs about 0.4 us, most of it instructions.
+//!    So blocks are dealt out after the filter, not by number; each step of a decoding engine has new tokens, and their
+//!    block is looked at while the matrix is on its way; and what one warp has found, with its place, spares the others.
+//! 5. The tokens of a row before `indexed_len` are in the index. Blocks with others are looked at as if all bits were
 //!    set, so a new row needs no launch of its own. `indexed_len` is written when all blocks of the request have read it.
 
 use core::hint::select_unpredictable as select;
 use cuda_std::{Global, Shared, pdl, thread, warp};
 
 use super::is_slot;
-use super::scan::{FEW, Match, Suffix, WARPS};
+use super::scan::{Match, Suffix, WARPS};
+use look::{Look, WORDS};
+use queue::{NOTHING, Queue};
+
+mod look;
+mod queue;
 
 /// Tokens of a block.
 const BLOCK: u32 = 256;
@@ -42,10 +45,6 @@ const BLOCK: u32 = 256;
 const LOG2_ROWS: u32 = 13;
 /// Tokens of the longest gram.
 const LONGEST: usize = 8;
-/// Words of a block's tokens that each lane has, and of the 64 tokens before.
-const WORDS: usize = 10;
-/// Of these, those before the block.
-const BEFORE: u32 = 2;
 
 /// Threads of a block of [`suffix_clear_index`].
 pub const CLEAR_THREADS: u32 = 256;
@@ -246,185 +245,122 @@ impl Share {
     }
 }
 
-/// Searches a warp's share of a row. `SHALLOW` says that `max_depth` is at most 32.
-///
-/// # Safety
-///
-/// - `row` is all `n` tokens of the row that count, `index` its slot's, in which the tokens that `share` says are.
-/// - `found` is one word that was 0 before the block's warps got here.
-/// - The whole warp calls it, with the same arguments but `lane`.
-#[inline(always)]
-pub(super) unsafe fn search<const SHALLOW: bool>(
-    row: Global<i32>,
-    n: u32,
-    index: HistoryIndex,
-    share: Share,
-    max_depth: u32,
-    found: Shared<u32>,
-    lane: u32,
-) -> Match {
-    let mut best = Match::NONE;
-    if (share.oldest >= share.end) | (n < 2) {
-        return best;
-    }
-    // SAFETY: the caller's promises; blocks of the queue are the share's.
-    unsafe {
-        let suffix = Suffix::<SHALLOW>::load(row, n, max_depth, lane as i32);
-        let mut queue = Queue::new(&suffix, index, share, n);
-        let look = Look {
-            suffix: &suffix,
-            n: n as i32,
-        };
-        let (mut block, mut words) = (-1, [0; WORDS]);
-        let mut known = 0;
-        // While a block is looked at, the next is on its way.
-        loop {
-            let ahead = queue.next(best, known);
-            let others = look.load(ahead);
-            if block >= 0 {
-                look.at(&words, block, &mut best);
-                let mut longest = 0;
-                if lane == 0 {
-                    longest = found.atomic_max(0, best.len).max(best.len);
-                }
-                if ahead < 0 {
-                    break;
-                }
-                known = warp::shuffle_idx(longest, 0);
+/// What can be asked for as soon as a row's length is known.
+#[derive(Clone, Copy)]
+pub(super) struct Start<const SHALLOW: bool> {
+    look: Look<SHALLOW>,
+    /// The newest block's; nothing where it is another warp's.
+    words: [i32; WORDS],
+}
+
+impl<const SHALLOW: bool> Start<SHALLOW> {
+    /// Asks for it. `SHALLOW` says that `max_depth` is at most 32.
+    ///
+    /// # Safety
+    ///
+    /// - `row` is all `n` tokens of the row that count.
+    /// - The whole warp calls it, with the same arguments but `lane`.
+    #[inline(always)]
+    pub(super) unsafe fn load(
+        row: Global<i32>,
+        n: u32,
+        has_newest: bool,
+        max_depth: u32,
+        lane: u32,
+    ) -> Self {
+        let newest = select(has_newest & (n > 0), n.div_ceil(BLOCK) as i32 - 1, -1);
+        // SAFETY: the caller's promises.
+        unsafe {
+            let suffix = Suffix::load(row, n, max_depth, lane as i32);
+            let look = Look::new(suffix, n);
+            Self {
+                look,
+                words: look.load(newest),
             }
-            if ahead < 0 {
-                break;
-            }
-            (block, words) = (ahead, others);
         }
     }
-    best
-}
 
-/// The blocks that a warp still has to look at.
-#[derive(Clone, Copy)]
-struct Queue {
-    index: HistoryIndex,
-    rows: Rows,
-    lane: i32,
-    of_warp: u32,
-    max_depth: u32,
-    /// Tokens of the longest match that the row has room for.
-    longest: u32,
-    /// The share's blocks: `oldest..fresh` are in the index, `fresh..end` are not.
-    oldest: i32,
-    fresh: i32,
-    end: i32,
-    /// The lane's word of the matrix's rows, and the oldest word at hand.
-    word: i32,
-    words: i32,
-    /// Whether nothing is left of the words at hand.
-    is_empty: bool,
-    /// Blocks of the lane's word, longest level first; before them those that are not in the index.
-    sets: [u32; 5],
-}
-
-impl Queue {
+    /// Searches a warp's share of the row.
+    ///
+    /// # Safety
+    ///
+    /// - `index` is the slot's, in which the tokens that `share` says are.
+    /// - `found` is one word that was 0 before the block's warps got here.
+    /// - The whole warp calls it, and so do the block's other scanning warps, with the same arguments but the warp in
+    ///   `share`. Warp 0 of the share with the newest block has its words.
     #[inline(always)]
-    fn new<const SHALLOW: bool>(
-        suffix: &Suffix<SHALLOW>,
+    pub(super) unsafe fn search(
+        self,
         index: HistoryIndex,
         share: Share,
         n: u32,
-    ) -> Self {
-        let mut newest = [0; LONGEST];
-        each!(T in 0 1 2 3 4 5 6 7 { newest[T] = suffix.token(T as u32); });
-        let end = share.end as i32;
-        Self {
-            index,
-            rows: Rows::of(newest),
-            lane: suffix.lane,
-            of_warp: 0x0101_0101 << share.warp,
-            max_depth: suffix.max_depth,
-            longest: (n - 1).min(suffix.max_depth),
-            oldest: share.oldest as i32,
-            fresh: share.oldest_fresh(),
-            end,
-            word: 0,
-            words: (end + 31) >> 5,
-            is_empty: true,
-            sets: [0; 5],
+        found: Shared<u32>,
+    ) -> Match {
+        let mut best = Match::NONE;
+        if (share.oldest >= share.end) | (n < 2) {
+            return best;
+        }
+        let Self { look, mut words } = self;
+        let is_fresh = (share.end == n.div_ceil(BLOCK)) & (share.indexed < n);
+        let end = share.end - u32::from(is_fresh);
+        // SAFETY: the caller's promises; blocks of the queue are the share's.
+        unsafe {
+            let mut queue = Queue::new(look.suffix(), index, share, n, end);
+            let mut known = Match::NONE;
+            let has_more = queue.has_more();
+            let bits = queue.ask();
+            // While the index is on its way.
+            if is_fresh & (share.warp == 0) {
+                look.at(&words, end as i32, &mut best);
+                known = note(found, best, look.lane());
+            }
+            if has_more {
+                queue.take(bits);
+            }
+            let (mut block, mut is_first) = (NOTHING, true);
+            // While a block is looked at, the next is on its way; but not where the first look mostly ends the search.
+            loop {
+                let waits = is_first & block.is_of_longest();
+                let ahead = if waits { NOTHING } else { queue.next(known) };
+                let others = look.load(ahead.block);
+                if block.block >= 0 {
+                    look.at(&words, block.block, &mut best);
+                    known = note(found, best, look.lane());
+                    is_first = false;
+                }
+                if !waits & (ahead.block < 0) {
+                    return best;
+                }
+                // What has been found since may have beaten it.
+                block = if queue.can_win(ahead, known) {
+                    ahead
+                } else {
+                    NOTHING
+                };
+                words = others;
+            }
         }
     }
+}
 
-    /// Reads the next older words of the matrix's rows. Whether there were any.
-    ///
-    /// # Safety
-    ///
-    /// - As [`search`].
-    #[inline(always)]
-    unsafe fn refill(&mut self) -> bool {
-        let (end, oldest) = (self.words, self.oldest >> 5);
-        if end <= oldest {
-            return false;
-        }
-        self.words = (end - 32).max(oldest);
-        self.word = self.words + self.lane;
-        let at = self.word.min(end - 1) as u32;
-        let mut bits = [0; 5];
-        each!(G in 0 1 2 3 4 {
-            // SAFETY: a word of a row. Atomic: other warps may enter tokens meanwhile.
-            bits[G] =
-                unsafe { self.index.bits.ld_relaxed(self.rows.0[G] * self.index.words_of_row + at) };
-        });
-        let first = 32 * self.word;
-        let inside = below(self.end - first) & !below(self.oldest - first);
-        // Lanes beyond the words at hand have none of the share's blocks.
-        let inside = select(self.word < end, inside, 0) & self.of_warp;
-        let indexed = inside & below(self.fresh - first);
-        let has = |gram: u32, bits: u32| select(self.longest >= gram, bits, 0);
-        let one = bits[0] & bits[1] & indexed;
-        let two = one & has(2, bits[2]);
-        let four = two & has(4, bits[3]);
-        let eight = four & has(8, bits[4]);
-        self.sets = [
-            inside & !indexed,
-            eight,
-            four & !eight,
-            two & !four,
-            one & !two,
-        ];
-        self.is_empty = false;
-        true
+/// Tells the other warps what was found. Gives the best that any has.
+///
+/// # Safety
+///
+/// - As [`Start::search`].
+#[inline(always)]
+unsafe fn note(found: Shared<u32>, best: Match, lane: i32) -> Match {
+    // Rows have at most 2^20 tokens, matches 64.
+    let mine = best.len << 24 | best.end;
+    let mut all = 0;
+    if lane == 0 {
+        // SAFETY: the one word.
+        all = unsafe { found.atomic_max(0, mine) }.max(mine);
     }
-
-    /// The next block to look at, -1 for none. `best` is what this warp has found, `known` the length of what any has.
-    ///
-    /// # Safety
-    ///
-    /// - As [`search`].
-    #[inline(always)]
-    unsafe fn next(&mut self, best: Match, known: u32) -> i32 {
-        loop {
-            // SAFETY: the caller's promises.
-            if self.is_empty && unsafe { !self.refill() } {
-                return -1;
-            }
-            // The lane's newest block of its first level that can win: level, then block.
-            let mut key = 0;
-            each!(L in 4 3 2 1 0 {
-                let block = 32 * self.word + 31 - (self.sets[L] | 1).leading_zeros() as i32;
-                // A match of this level's blocks has fewer tokens than the next longer gram.
-                let most = if L < 2 { self.max_depth } else { (self.max_depth).min((16 >> (L - 1)) - 1) };
-                let newer = best.end as i32 > BLOCK as i32 * (block + 1);
-                let beaten = (known > most) | ((best.len == most) & newer);
-                let wins = (self.sets[L] != 0) & (!beaten | (L == 0));
-                key = select(wins, (5 - L as u32) << 16 | block as u32, key);
-            });
-            let key = warp::reduce_max(key);
-            if key != 0 {
-                let block = (key & 0xFFFF) as i32;
-                let bit = select(block >> 5 == self.word, 1 << (block & 31), 0);
-                each!(L in 0 1 2 3 4 { self.sets[L] &= !bit; });
-                return block;
-            }
-            self.is_empty = true;
-        }
+    let all = warp::shuffle_idx(all, 0);
+    Match {
+        len: all >> 24,
+        end: all & 0xFF_FFFF,
     }
 }
 
@@ -432,97 +368,4 @@ impl Queue {
 #[inline(always)]
 fn below(count: i32) -> u32 {
     ((1u64 << count.clamp(0, 32)) - 1) as u32
-}
-
-/// How a warp looks at a block.
-#[derive(Clone, Copy)]
-struct Look<'a, const SHALLOW: bool> {
-    suffix: &'a Suffix<SHALLOW>,
-    n: i32,
-}
-
-impl<const SHALLOW: bool> Look<'_, SHALLOW> {
-    /// Asks for a block's candidates and the tokens before them; for none if `block` is -1.
-    ///
-    /// # Safety
-    ///
-    /// - As [`search`].
-    #[inline(always)]
-    unsafe fn load(&self, block: i32) -> [i32; WORDS] {
-        let mut words = [0; WORDS];
-        let first = BLOCK as i32 * block - 32 * BEFORE as i32 + self.suffix.lane;
-        each!(I in 0 1 2 3 4 5 6 7 8 9 { if I != 0 || !SHALLOW {
-            let inside = ((first + 32 * I as i32) as u32) < self.n as u32 - 1;
-            // SAFETY: a candidate of the row.
-            words[I] = unsafe { self.suffix.row.ld_nc_if(first as isize + 32 * I as isize, inside, 0) };
-        } });
-        words
-    }
-
-    /// Each word's votes on equality with `token`: those of word `I` in lane `I`.
-    #[inline(always)]
-    fn equal(&self, words: &[i32; WORDS], token: i32) -> u32 {
-        let mut bits = 0;
-        each!(I in 0 1 2 3 4 5 6 7 8 9 { if I != 0 || !SHALLOW {
-            let equal = warp::ballot(words[I] == token);
-            bits = select(self.suffix.lane == I as i32, equal, bits);
-        } });
-        bits
-    }
-
-    /// Keeps the block's best match if it is better.
-    ///
-    /// # Safety
-    ///
-    /// - As [`search`]; `words` are the block's.
-    #[inline(always)]
-    unsafe fn at(&self, words: &[i32; WORDS], block: i32, best: &mut Match) {
-        let (suffix, lane) = (self.suffix, self.suffix.lane as u32);
-        // The lane's word, if it is one of the block's.
-        let first = BLOCK as i32 * block + 32 * (lane as i32 - BEFORE as i32);
-        let in_block = (lane >= BEFORE) & (lane < WORDS as u32);
-        let candidates = select(in_block, below(self.n - 1 - first), 0);
-        // Before the row there is nothing.
-        let in_row = select(first >= 0, u32::MAX, 0);
-        let newest = |hits: u32| {
-            let newest = first + 31 - (hits | 1).leading_zeros() as i32;
-            warp::reduce_max(select(hits != 0, newest, -1))
-        };
-        let mut hits = self.equal(words, suffix.token(0)) & candidates;
-        let mut len = 1;
-        let mut few = warp::reduce_add(hits.count_ones());
-        while few > FEW {
-            let mut longer = 0;
-            if len < suffix.max_depth {
-                let equal = self.equal(words, suffix.token(len)) & in_row;
-                // Those of `len` tokens before.
-                let from = lane.wrapping_sub(len >> 5);
-                let high = if SHALLOW {
-                    equal
-                } else {
-                    warp::shuffle_idx(equal, from & 31)
-                };
-                let low = warp::shuffle_idx(equal, from.wrapping_sub(1) & 31);
-                let shifted = (u64::from(high) << 32 | u64::from(low)) << (len & 31);
-                longer = hits & (shifted >> 32) as u32;
-            }
-            few = warp::reduce_add(longer.count_ones());
-            if few == 0 {
-                best.improve(len, newest(hits) as u32 + 1);
-            }
-            hits = longer;
-            len += 1;
-        }
-        while few > 0 {
-            let at = newest(hits);
-            let end = at as u32 + 1;
-            if (best.len < suffix.max_depth) | (end > best.end) {
-                // SAFETY: `at` is a candidate.
-                let len = unsafe { suffix.common(at) };
-                best.improve(len, end);
-            }
-            hits &= !select(at >> 5 == first >> 5, 1 << (at & 31), 0);
-            few -= 1;
-        }
-    }
 }

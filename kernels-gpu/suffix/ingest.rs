@@ -18,8 +18,9 @@
 //!    overwrite is all words below one bound. So every word of the ring is written once, and nothing depends on the
 //!    order of blocks.
 //! 3. Index updates are maxima: no order again. In a batch that goes round the ring several times most entries are
-//!    beaten by a newer document's; with the newest documents first, a look at the entry saves the update. Two to three
-//!    laps are too few: there it costs a quarter (H200).
+//!    beaten by a newer document's; with the newest documents first, a look at the entry saves the update. It may give
+//!    an older value, as entries only grow during the launch, so the L1 cache answers for text that repeats. Two to
+//!    three laps are too few: there it costs a fifth (H200).
 //! 4. Counters are read in the first launch and written in the second, so no block sees half an update.
 //! 5. Document numbers have 31 bits. When a batch would use them up, spare blocks of the first launch clear the index,
 //!    and the numbers start at 0.
@@ -52,9 +53,10 @@ pub const fn plan_words(max_docs: u32) -> u64 {
 
 /// The second launch's grid for `num_docs` documents of at most `max_model_len` tokens.
 pub const fn copy_grid(num_sms: u32, num_docs: u32, max_model_len: u32) -> [u32; 3] {
-    // About 16 blocks for each multiprocessor; a block takes at least 256 tokens, and 4 rounds where there are many.
+    // Small blocks, so that few documents are under way at a time, but for short documents under a long
+    // `max_model_len` not many that find nothing to do.
     let docs = if num_docs == 0 { 1 } else { num_docs };
-    let wanted = (16 * num_sms).div_ceil(docs);
+    let wanted = (32 * num_sms).div_ceil(docs);
     let useful = (max_model_len + 1).div_ceil(COPY_THREADS);
     [if wanted < useful { wanted } else { useful }, num_docs, 1]
 }
@@ -479,10 +481,10 @@ unsafe fn copy(args: CopyArgs) {
             let four = u64::from(BUCKET_SLOTS) * u64::from(bucket(four, args.num_buckets)) + slot;
             let (mut old_pair, mut old_four) = (-1, -1);
             if looks & has_pair {
-                old_pair = table.ld_relaxed(pair);
+                old_pair = table.ld_relaxed_block(pair);
             }
             if looks & has_four {
-                old_four = table.ld_relaxed(four);
+                old_four = table.ld_relaxed_block(four);
             }
             if has_pair & (old_pair < entry) {
                 table.red_max(pair, entry);

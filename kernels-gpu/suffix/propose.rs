@@ -19,7 +19,9 @@
 //! 3. The length is asked for by batch row as well as by slot: where both are the same, as mostly, one dependent load
 //!    is saved. What is needed last (the filler token) is asked for when the lookup's own loads are on their way.
 //! 4. What only the end needs of a request waits in shared memory, not in the scanning warps' registers.
-//! 5. The index costs no launch of its own: what it lacks is scanned, and entered beside the end of the launch.
+//! 5. The index costs no launch of its own: what it lacks is scanned, and entered beside the end of the launch. With it
+//!    the tokens that it lacks decide on the parts: mostly there is one, and nothing to hand in. All blocks of a request
+//!    that count see the same number, as it changes when the last of them has seen it; others leave either way.
 //! 6. Nothing that only the device sees is trusted: a slot outside the engine's arrays gives no draft and touches no
 //!    state, a length is brought into `0..=max_model_len`, `num_sampled <= 0` is no sample.
 //!
@@ -178,7 +180,7 @@ kernels! {
     ///
     /// - As [`suffix_propose_k8`]. No slot stands twice in the batch.
     /// - Tokens before `indexed_len` are those that were there when they were entered.
-    kernel suffix_propose_indexed_k8(threads = THREADS, min_blocks = 3) = propose_indexed_k8;
+    kernel suffix_propose_indexed_k8(threads = THREADS, min_blocks = 2) = propose_indexed_k8;
 
     /// As [`suffix_propose`], with a history index.
     ///
@@ -249,28 +251,43 @@ unsafe fn propose<const K8: bool, const INDEXED: bool>(args: Args, windows: Wind
     let request = unsafe { Request::load(&args, b) };
     let (row, n) = (request.row(&args), request.n);
 
-    // The last warp's loads go out before anything is computed.
+    // Loads go out before anything is computed.
     let is_scanner = warp < WARPS;
     let looks_up = !is_scanner & (part == 0) & (n >= 2) & (args.corpus_len > 0);
+    let mut context = Context::none(row);
+    let mut start = None;
     // SAFETY: the row; the whole warp is here.
-    let context = unsafe {
-        Context::load(
-            row,
-            n,
-            looks_up,
-            args.max_depth,
-            args.num_draft_tokens,
-            lane,
-        )
-    };
+    unsafe {
+        if INDEXED && is_scanner {
+            let has_newest = (part == 0) & (warp == 0);
+            start = Some(index::Start::<K8>::load(
+                row,
+                n,
+                has_newest,
+                args.max_depth,
+                lane,
+            ));
+        } else {
+            context = Context::load(
+                row,
+                n,
+                looks_up,
+                args.max_depth,
+                args.num_draft_tokens,
+                lane,
+            );
+        }
+    }
 
     let layout = Layout::new(row.addr(), n);
-    let units = if INDEXED {
-        index::Share::units(n)
-    } else {
-        layout.units()
-    };
-    let worth = 31 - (units >> args.log2_min_units | 1).leading_zeros();
+    let (index, mut indexed) = (request.index::<INDEXED>(&args), 0);
+    let (mut units, mut work) = (layout.units(), layout.units());
+    if INDEXED {
+        // SAFETY: the slot's word is there.
+        indexed = unsafe { request.indexed(&args) };
+        (units, work) = (index::Share::units(n), index::Share::units(n - indexed));
+    }
+    let worth = 31 - (work >> args.log2_min_units | 1).leading_zeros();
     let log2_parts = worth.min(args.log2_blocks);
     let parts = 1 << log2_parts;
     if part >= parts {
@@ -281,14 +298,12 @@ unsafe fn propose<const K8: bool, const INDEXED: bool>(args: Args, windows: Wind
     let last = (first + per_part).min(units);
     let mut corpus_draft = Draft::NONE;
     let mut filler = -1;
-    let (index, mut indexed) = (request.index::<INDEXED>(&args), 0);
     if is_scanner {
         // SAFETY: the row and its layout, or its slot's index; the whole warp is here.
         let best = unsafe {
-            if INDEXED {
-                indexed = request.indexed(&args);
+            if let Some(start) = start {
                 let share = index::Share::new(n, first, last, warp, indexed);
-                index::search::<K8>(row, n, index, share, args.max_depth, found, lane)
+                start.search(index, share, n, found)
             } else {
                 let share = Share {
                     first: first + warp,

@@ -17,7 +17,7 @@ pub use fuzz::LifeKind;
 #[cfg(feature = "emulator")]
 pub use fuzz::check_emulator;
 pub use golden::{GoldenReport, check_golden};
-pub use histories::check_histories;
+pub use histories::{check_equal_matches, check_histories};
 pub use life::{Difference, Done, Layout, Life, Op, Preset};
 pub use lives::{Failure, run_layouts, run_lives, run_targets};
 pub use naive::NaiveSuffix;

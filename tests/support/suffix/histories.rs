@@ -61,6 +61,42 @@ pub fn check_histories(factory: &mut Factory<'_>, len: usize) {
     }
 }
 
+/// Asks for the newest of many equal matches: every block of a history index has one as long as its level's can be, but the newest
+/// one's is shorter. So the second newest wins, which its warp looks at when others have found older ones.
+///
+/// # Panics
+/// Where another one wins.
+pub fn check_equal_matches(factory: &mut Factory<'_>) {
+    const BLOCK: usize = 256;
+    let len = 40 * BLOCK;
+    let config = SuffixConfig {
+        max_num_reqs: 1,
+        max_model_len: len,
+        corpus_tokens: 0,
+        ..SuffixConfig::default()
+    };
+    for (quoted, shorter) in [(3, 2), (7, 5), (config.max_depth, 10)] {
+        let mut row: Vec<i32> = (1000..1000 + len as i32).collect();
+        let quote: Vec<i32> = (1..=quoted as i32).collect();
+        for end in (150..len - BLOCK).step_by(BLOCK).chain([len]) {
+            row[end - quoted..end].copy_from_slice(&quote);
+        }
+        let end = len - BLOCK + 150;
+        row[end - shorter..end].copy_from_slice(&quote[quoted - shorter..]);
+        let mut backend = factory(&config).expect("a valid configuration");
+        backend.write_tokens(0, 0, &row).expect("a row's tokens");
+        backend
+            .set_total_len(0, len as i32)
+            .expect("a row's length");
+        // The second time nothing is new.
+        for time in 1..=2 {
+            let proposal = backend.propose(&[0], &[1], &[0]).expect("a batch");
+            let want = i64::from(row[end - BLOCK]);
+            assert_eq!(proposal.drafts[0], want, "{quoted} tokens, time {time}");
+        }
+    }
+}
+
 /// One token, every period up to 64, words with few repetitions, few letters, a frequent token, a distant match.
 fn adversaries(len: usize, random: &mut Random) -> Vec<Vec<i32>> {
     let mut rows = vec![vec![7; len], fibonacci_word(len), (0..len as i32).collect()];

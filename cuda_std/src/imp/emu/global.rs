@@ -315,6 +315,12 @@ fn update<T: AtomicScalar>(
 
 #[inline]
 #[track_caller]
+pub(crate) unsafe fn ld_relaxed_block<T: AtomicScalar>(view: GlobalView, i: usize) -> T {
+    atomic_load(view, i, Ordering::RELAXED, "looks by ld_relaxed_block")
+}
+
+#[inline]
+#[track_caller]
 pub(crate) unsafe fn ld_relaxed<T: AtomicScalar>(view: GlobalView, i: usize) -> T {
     atomic_load(view, i, Ordering::RELAXED, "polls by ld_relaxed")
 }

@@ -149,6 +149,7 @@ macro_rules! atomics {
 }
 atomics! {
     ld_relaxed() -> T;
+    ld_relaxed_block() -> T;
     ld_acquire() -> T;
     st_relaxed(value);
     st_release(value);

@@ -180,6 +180,7 @@ pub trait ReduceScalar: Copy {
 /// The contract of the views' accesses, for all functions.
 pub trait AtomicScalar: Scalar {
     unsafe fn ld_relaxed(addr: u64) -> Self;
+    unsafe fn ld_relaxed_block(addr: u64) -> Self;
     unsafe fn ld_acquire(addr: u64) -> Self;
     unsafe fn st_relaxed(addr: u64, value: Self);
     unsafe fn st_release(addr: u64, value: Self);
@@ -248,6 +249,7 @@ macro_rules! atomics {
     ($($t:ty, $class:ident, $bits:literal, $unsigned:literal, $ordered:literal;)*) => { $(
         impl AtomicScalar for $t {
             atomics!(@load $t, $class, ld_relaxed, concat!("ld.relaxed.gpu.global.", $bits));
+            atomics!(@load $t, $class, ld_relaxed_block, concat!("ld.relaxed.cta.global.", $bits));
             atomics!(@load $t, $class, ld_acquire, concat!("ld.acquire.gpu.global.", $bits));
             atomics!(@store $t, $class, st_relaxed, concat!("st.relaxed.gpu.global.", $bits));
             atomics!(@store $t, $class, st_release, concat!("st.release.gpu.global.", $bits));
