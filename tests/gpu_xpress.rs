@@ -281,7 +281,11 @@ fn fuzzed_cases_equal_the_cpu() {
             target,
             Scale::Large,
             |head, limits, run| {
-                let gpu = test_support::xpress::cuda(&kernels(), &head, limits, run)?;
+                let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits)?;
+                gpu.inner_mut().set_early_stop(!run.all_passes);
+                gpu.inner_mut().set_dependent_launch(!run.apart);
+                gpu.inner_mut().set_pruning(run.seed.is_multiple_of(2))?;
+                gpu.inner_mut().set_hopper(!run.general)?;
                 Ok(Box::new(gpu))
             },
         )));
