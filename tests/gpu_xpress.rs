@@ -123,7 +123,7 @@ fn gpu_refuses_bad_input() {
 #[ignore = "needs an NVIDIA GPU"]
 fn large_refinements_equal_the_cpu() {
     let all = [(USUAL, &[1, 3, 8, 33, 128][..]), (ODD, &[1, 5, 40])];
-    let few = [(SMALL, &[1, 9, 33][..]), (TINY, &[5])];
+    let few = [(SMALL, &[9][..]), (TINY, &[5])];
     for (config, sizes) in all_or_few(&all, &few) {
         let head = Arc::new(XpressHead::generate(config, Generate::Exact, 21).unwrap());
         let limits = XpressLimits::new(128, config);
@@ -139,6 +139,10 @@ fn large_refinements_equal_the_cpu() {
                 let expected = cpu.refine(&inputs_of(&picked, 3, topc)).unwrap();
                 for (hopper, prune) in [(true, true), (true, false), (false, true), (false, false)]
                 {
+                    // Passes over candidates do not prune.
+                    if topc > 0 && !prune {
+                        continue;
+                    }
                     gpu.inner_mut().set_hopper(hopper).unwrap();
                     gpu.inner_mut().set_pruning(prune).unwrap();
                     let got = gpu.refine(&inputs_of(&step, 3, topc)).unwrap();
@@ -163,7 +167,7 @@ fn large_refinements_equal_the_cpu() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn enough_passes_of_the_usual_size_equal_sequential_decoding() {
-    for config in all_or_few(&[SMALL, USUAL], &[SMALL]) {
+    for config in all_or_few(&[SMALL, USUAL], &[TINY]) {
         let slots = config.num_draft_tokens();
         let limits = XpressLimits::new(2, config);
         let exact = XpressHead::generate(config, Generate::Exact, 31).unwrap();
@@ -244,7 +248,7 @@ fn stopping_early_and_what_lies_in_scratch_change_no_token() {
                     *logit = bf16::from_f32(((i * 37) % 251) as f32 * 1e6);
                 }
             }
-            for topc in [0, config.topc] {
+            for &topc in all_or_few(&[0, config.topc], &[0]) {
                 let start = cpu.refine(&inputs_of(&step, 0, topc)).unwrap();
                 for &passes in all_or_few(&[1, 2, 3, 6, 14, 15], &[3]) {
                     let expected = cpu.refine(&inputs_of(&step, passes, topc)).unwrap();

@@ -15,7 +15,7 @@ use xpress_clusters::{Bench, RANK, hostile_logits, hostile_tokens, reference_lat
 const REQUESTS: [usize; 14] = [1, 2, 3, 4, 7, 8, 15, 16, 30, 32, 33, 40, 64, 128];
 /// Enough for each kernel to be the best one for some.
 const FEW_REQUESTS: [usize; 4] = [1, 9, 16, 40];
-/// The same, of kernels that run all passes: compute-sanitizer's racecheck takes ten seconds for each launch.
+/// The same, of kernels that run all passes: compute-sanitizer's racecheck takes ten seconds and more for each launch.
 const FEW_REFINED: [usize; 3] = [9, 32, 40];
 const DRAFTS: usize = 15;
 
@@ -125,7 +125,7 @@ fn exact_refinements_are_equal() {
     let mut kernels = BTreeSet::new();
     for &requests in all_or_few(&REQUESTS, &FEW_REFINED) {
         let all = [(512, 6), (512, 1), (511, 8), (64, 3), (100, 2), (1, 5)];
-        for &(count, passes) in all_or_few(&all, &[(100, 2)]) {
+        for &(count, passes) in all_or_few(&all, &[(64, 1)]) {
             let step = bench.step(requests, count, passes as usize, passes.into());
             let what = format!("{requests} requests, {count} candidates, {passes} passes");
             let mut on_gpu = bench.upload(&step);
@@ -151,7 +151,7 @@ fn hostile_values_are_handled_alike() {
             hostile_tokens(&mut step, 3000);
             hostile_logits(&mut step);
             let mut on_gpu = bench.upload(&step);
-            for &passes in all_or_few(&[1, 4, 8], &[4]) {
+            for &passes in all_or_few(&[1, 4, 8], &[2]) {
                 let got = bench.refine(&mut on_gpu, &step, passes, true);
                 let general = bench.refine(&mut on_gpu, &step, passes, false);
                 assert!(

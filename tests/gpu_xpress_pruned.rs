@@ -43,7 +43,7 @@ fn check(config: &XpressConfig, sizes: &[usize], readouts: Readouts) {
     };
     let head = head(config, readouts).unwrap();
     let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
-    for peaks in PEAKS {
+    for &peaks in all_or_few(&PEAKS, &[Peaks::Flat, Peaks::Some, Peaks::Special]) {
         let all = step(config, most, peaks).unwrap();
         for &n in sizes {
             let step = all.pick(&(0..n).collect::<Vec<_>>());
@@ -71,7 +71,7 @@ fn check(config: &XpressConfig, sizes: &[usize], readouts: Readouts) {
                     let open = after.open_rows - before.open_rows;
                     match peaks {
                         Peaks::Peaked => assert_eq!(after, before, "{what}, hopper {hopper}"),
-                        Peaks::Flat => assert_eq!(open, rows, "{what}, hopper {hopper}"),
+                        Peaks::Flat => assert!(2 * open > rows, "{what}, hopper {hopper}: {open}"),
                         Peaks::Ties => assert!(open > 0, "{what}, hopper {hopper}"),
                         _ => assert!(open < rows, "{what}, hopper {hopper}: {open}"),
                     }
@@ -93,7 +93,7 @@ fn flat_logits_pause_pruning() {
     let head = head(&config, Readouts::Drawn).unwrap();
     let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
     let steps = [Peaks::Flat, Peaks::Peaked].map(|peaks| step(&config, 3, peaks).unwrap());
-    for hopper in [false, true] {
+    for &hopper in all_or_few(&[false, true], &[true]) {
         gpu.inner_mut().set_hopper(hopper).unwrap();
         gpu.inner_mut().set_pruning(false).unwrap();
         let want = steps
