@@ -7,7 +7,8 @@ use std::sync::Arc;
 use specdraft::driver::{Context, Driver, Module, Stream};
 use specdraft::xpress::cuda::{CudaXpress, OwnedCudaXpress, XpressKernels};
 use specdraft::xpress::{
-    BlockLayout, Generate, XpressConfig, XpressHead, XpressLimits, XpressMemory,
+    BlockLayout, Generate, RawMixer, XpressConfig, XpressHead, XpressLimits, XpressMemory,
+    XpressWeights, bf16,
 };
 use specdraft::{Error, Result};
 use test_support::fake_cuda::FakeCuda;
@@ -295,10 +296,57 @@ fn kernels() -> Arc<XpressKernels> {
 
 /// A machine with an H200 and a new driver.
 fn fake() -> (FakeCuda, Arc<XpressKernels>) {
-    let fake = FakeCuda::start((9, 0), 13_000);
+    fake_of((9, 0))
+}
+
+fn fake_of(capability: (i32, i32)) -> (FakeCuda, Arc<XpressKernels>) {
+    let fake = FakeCuda::start(capability, 13_000);
     // SAFETY: the fake driver's functions have the driver API's signatures, and are static.
     let driver = unsafe { Driver::from_lookup(&FakeCuda::lookup) }.unwrap();
     let context = Context::primary(&driver.device(0).unwrap()).unwrap();
     let module = Module::built_in(&context).unwrap();
     (fake, Arc::new(XpressKernels::load(&module).unwrap()))
+}
+
+/// Most GPUs have 99 KB of shared memory for a block: enough for every head, but not to select candidates from a million tokens.
+#[test]
+fn refiners_are_made_where_blocks_have_99_kb() {
+    let (_fake, kernels) = fake_of((8, 9));
+    let make = |vocab_size: usize, max_topc| {
+        let config = XpressConfig {
+            vocab_size,
+            hidden_size: 8,
+            rank: 16,
+            mlp_hidden: 16,
+            block_size: 2,
+            num_passes: 1,
+            topc: max_topc,
+        };
+        let limits = XpressLimits {
+            max_num_reqs: 1,
+            max_topc,
+        };
+        let zeros = |count: usize| vec![bf16::ZERO; count];
+        let weights = XpressWeights {
+            w1: zeros(vocab_size * 16),
+            down_h: zeros(16 * 8),
+            down_g: zeros(16 * 8),
+            in_proj: zeros(16 * 48),
+            mixer: RawMixer::new(16, 2, zeros(16 * 4))?.fold(),
+            gate: zeros(16 * 16),
+            up: zeros(16 * 16),
+            down: zeros(16 * 16),
+            w2: zeros(vocab_size * 16),
+        };
+        let head = XpressHead::from_parts(config, weights)?;
+        CudaXpress::with_kernels(kernels.clone(), &head, limits).map(drop)
+    };
+    make(40_000, 512).unwrap();
+    make(151_936, 512).unwrap();
+    make(1 << 20, 0).unwrap();
+    let error = make(1 << 20, 512).unwrap_err();
+    assert!(
+        matches!(&error, Error::OutOfRange { argument, .. } if argument == "max_topc"),
+        "{error}"
+    );
 }

@@ -130,8 +130,8 @@ accesses! { Word:
 accesses! { AtomicElement:
     /// Reads element `i` atomically, relaxed, for the GPU.
     ld_relaxed() -> T;
-    /// [`ld_relaxed`](Self::ld_relaxed) for the block alone, so from the L1 cache: what other blocks write may stay unseen until
-    /// the launch ends. It gives a value that the element had during the launch.
+    /// [`ld_relaxed`](Self::ld_relaxed) for the block alone, so from the L1 cache: what other blocks write may stay unseen until the launch
+    /// ends. That an element of 4 or 8 bytes is then a value that it had during the launch, whole, is what GPUs do; PTX does not promise it.
     ld_relaxed_block() -> T;
     /// Reads element `i` atomically; what the writer did before its release is visible after.
     ld_acquire() -> T;

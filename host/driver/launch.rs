@@ -8,7 +8,7 @@ use cuda_std::Kernel;
 use cust::sys::CUfunction;
 
 use super::api::{LaunchAttributeRaw, LaunchConfigRaw};
-use super::{Driver, DriverError, Module, Stream};
+use super::{Context, Driver, DriverError, Module, Stream};
 
 /// The shape of one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl<const N: usize> PreparedKernel<N> {
         }
         let shared_bytes = self.shared_bytes.load(Relaxed);
         if shared_bytes > 0 {
-            allow_shared_bytes(driver, raw, kernel.name, shared_bytes)?;
+            allow_shared_bytes(self.module.context(), raw, kernel.name, shared_bytes)?;
         }
         if self.keeps_company.load(Relaxed) {
             let what = || format!("asking for all shared memory for {}", kernel.name);
@@ -140,7 +140,7 @@ impl<const N: usize> PreparedKernel<N> {
         Ok(Code { raw, max_threads })
     }
 
-    /// Allows launches of up to `bytes` of dynamic shared memory.
+    /// Allows launches of up to `bytes` of dynamic shared memory, or of as much as the GPU has beside the kernel's own.
     ///
     /// # Errors
     /// The driver's.
@@ -151,7 +151,7 @@ impl<const N: usize> PreparedKernel<N> {
         };
         let context = self.module.context();
         let _current = context.enter()?;
-        allow_shared_bytes(context.driver(), code.raw, self.kernel.name, bytes)
+        allow_shared_bytes(context, code.raw, self.kernel.name, bytes)
     }
 
     /// Asks for as much shared memory a multiprocessor as there is, also for launches that need little: to be called before the kernel is
@@ -480,12 +480,16 @@ fn load_now(driver: &Driver, function: CUfunction, name: &str) -> Result<(), Dri
 }
 
 fn allow_shared_bytes(
-    driver: &Driver,
+    context: &Context,
     function: CUfunction,
     name: &str,
     bytes: u32,
 ) -> Result<(), DriverError> {
-    let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    let driver = context.driver();
+    // The driver refuses more than the GPU has, the kernel's own included.
+    let own = attribute(driver, function, name, FUNC_SHARED)?;
+    let most = context.device().max_shared_memory()?.saturating_sub(own);
+    let value = c_int::try_from(bytes.min(most)).unwrap_or(c_int::MAX);
     set_attribute(driver, function, FUNC_MAX_DYNAMIC_SHARED, value, || {
         format!("allowing {name} {bytes} bytes of shared memory")
     })

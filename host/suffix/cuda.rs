@@ -80,8 +80,8 @@ pub use views::{Batch, Drafts, History, Verdicts};
 ///
 /// What it computes, and what values that only the device sees result in:
 /// [`SuffixBackend`](crate::suffix::SuffixBackend). A slot may stand once in a batch, which only the caller can see
-/// to; of a slot that stands twice both rows get a draft, but which of the two is observed later is not defined, and
-/// with a history index the drafts are not: some of the row's matches may not be seen in that step.
+/// to; of a slot that stands twice both rows get a draft, but which of the two is observed later is not defined. With a
+/// history index nothing is: later drafts of those places in a batch may be wrong or missing, until a [`reset`](Self::reset).
 #[derive(Debug)]
 pub struct CudaSuffix {
     config: SuffixConfig,

@@ -125,6 +125,9 @@ impl CudaXpress {
         let config = head.config().clone();
         let context = kernels.module().context();
         let gpu = kernels.gpu(&config)?;
+        if limits.max_topc > 0 {
+            kernels.check_selection(&config, limits.max_topc)?;
+        }
         let memory = Memory::new(context, head, &limits)?;
         let plan = Plan::new(&config, gpu, memory.weights(), memory.scratch());
         let clusters = HopperLatents::new(kernels.module(), Stream::PER_THREAD, head)?;

@@ -202,7 +202,8 @@ impl Rows {
     }
 }
 
-/// The work of one warp: of the blocks `oldest..end`, those that are `warp` modulo [`WARPS`].
+/// The work of one warp in the blocks `oldest..end`: to enter, those that are `warp` modulo [`WARPS`]; to look at, what the filter leaves
+/// is dealt out ([`queue`]).
 #[derive(Clone, Copy)]
 pub(super) struct Share {
     pub(super) warp: u32,

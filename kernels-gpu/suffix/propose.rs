@@ -1,7 +1,7 @@
 //! `propose`: the drafts of a batch, in one launch.
 //!
 //! ```text
-//! block (x, b): request b, part x of its history, part 0 the newest; parts beyond what its length needs leave
+//! block (x, b): request b, part x of its history, part 0 the newest; parts beyond what it needs leave
 //!     8 warps:    the best match in this part                        (scan, or index)
 //!     1 warp:     in part 0, the corpus draft                        (corpus)
 //!     barrier; of the last warp:
@@ -13,7 +13,7 @@
 //!     enter the part's new tokens                                    (index)
 //! ```
 //!
-//! 1. A request's parts are a power of two that its own length decides on the device, so the host's grid may be too
+//! 1. A request's parts are a power of two that its own length, or with an index its new tokens, decide on the device, so the host's grid may be too
 //!    large for some requests and fits a captured graph.
 //! 2. The scan and the corpus lookup run beside each other; whichever is longer counts.
 //! 3. The length is asked for by batch row as well as by slot: where both are the same, as mostly, one dependent load
@@ -178,7 +178,8 @@ kernels! {
     ///
     /// # Safety
     ///
-    /// - As [`suffix_propose_k8`]. No slot stands twice in the batch.
+    /// - As [`suffix_propose_k8`]. No slot stands twice in the batch: else its blocks may not agree on how many they are, and the scratch
+    ///   is not zero after the launch.
     /// - Tokens before `indexed_len` are those that were there when they were entered.
     kernel suffix_propose_indexed_k8(threads = THREADS, min_blocks = 2) = propose_indexed_k8;
 

@@ -75,11 +75,11 @@ pub const fn smallest_group(width: u32, most: u32) -> u32 {
     )
 }
 
-/// Most candidates for which rows have small groups: so that what reaches their floor is kept, ties aside.
+/// Most candidates for which rows have small groups: so that what reaches their floor is mostly kept.
 const MOST_OF_SMALL: u32 = KEPT / 4 * 3;
 
-/// Shared memory that every GPU gives to a block.
-pub const MOST_BYTES: u32 = 99 << 10;
+/// Dynamic shared memory that every GPU gives to a block of `xpress_select*`, beside their counts.
+pub const MOST_BYTES: u32 = (99 << 10) - 4 * COUNTS;
 
 /// Groups of which it is known where their logits are kept. A group that has none may be one of them: one behind the row.
 const fn places(width: u32, group: u32) -> u32 {

@@ -6,6 +6,7 @@ use specdraft_kernels::xpress::{
 };
 
 use crate::driver::{DriverError, KernelResources, LaunchShape, Module, PreparedKernel, Stream};
+use crate::error::{Error, Result};
 use crate::xpress::XpressConfig;
 use crate::xpress::plan::{Call, Gpu, Launch, Size};
 
@@ -214,6 +215,27 @@ impl XpressKernels {
             shared_bytes: self.max_shared,
             readout_blocks,
         })
+    }
+
+    /// Whether a block of this GPU has room to select candidates from the head's rows.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] says what to do if it has not; the driver's.
+    pub(super) fn check_selection(&self, config: &XpressConfig, max_topc: usize) -> Result<()> {
+        let own = self.select.resources()?.shared_bytes;
+        let needed = own + topc::select_bytes(config.vocab_size as u32, maxima::GROUP);
+        if needed <= self.max_shared {
+            return Ok(());
+        }
+        Err(Error::out_of_range(
+            "max_topc",
+            format!(
+                "0 for a vocabulary of {}: a block of this GPU has {} bytes of shared memory, and selecting candidates takes {needed}",
+                config.vocab_size, self.max_shared
+            ),
+            max_topc,
+            "refine over the whole vocabulary there",
+        ))
     }
 
     /// The call's kernel, if it is the first of those that make latents.

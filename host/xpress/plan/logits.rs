@@ -163,7 +163,8 @@ impl Plan {
     ) -> Result<()> {
         let Sizes { v, b, .. } = self.sizes;
         let (base, rows) = (base.draft_rows(b - 1), base.rows(b - 1));
-        // Whole rounds, of as many blocks a row as run at the same time; the last block may have less.
+        // Whole rounds, of as many blocks a row as run at the same time, four a multiprocessor where shared memory lasts; the last block may
+        // have less.
         let group = topc::group(v, count as u32);
         let vectors = maxima::padded_groups(v, group) * group;
         let wanted = (4 * self.gpu.multiprocessors / rows.max(1)).max(1);

@@ -73,6 +73,25 @@ struct LaunchAttribute {
 }
 
 const MULTIPROCESSORS: c_int = 132;
+
+/// Shared memory that a block may have.
+fn most_shared(capability: (c_int, c_int)) -> c_int {
+    match capability {
+        (8, 0) => 166_912,
+        (9 | 10, _) => 232_448,
+        _ => 101_376,
+    }
+}
+
+/// Shared memory of a kernel that no launch asks for: of those that also have some that launches ask for.
+fn own_shared(kernel: &str) -> c_int {
+    if kernel.starts_with("xpress_select") {
+        4368
+    } else {
+        0
+    }
+}
+
 /// Of a multiprocessor.
 const SHARED_BYTES: usize = 228 << 10;
 
@@ -139,7 +158,7 @@ functions! {
             16 => MULTIPROCESSORS,
             75 => state.capability.0,
             76 => state.capability.1,
-            97 => 232_448,
+            97 => most_shared(state.capability),
             _ => return Err(INVALID_VALUE),
         };
         // SAFETY: the driver API's contract.
@@ -256,7 +275,8 @@ functions! {
         let kernel = state.kernel(function)?;
         let answer = match attribute {
             0 => kernel.threads.unwrap_or(1024) as c_int,
-            1 | 3 | 8 => 0,
+            1 => own_shared(kernel.name),
+            3 | 8 => 0,
             4 => 64,
             _ => return Err(INVALID_VALUE),
         };
@@ -265,8 +285,12 @@ functions! {
         Ok(())
     }
 
-    fn cuFuncSetAttribute(state, function: Handle, _attribute: c_int, _value: c_int) {
-        state.kernel(function).map(drop)
+    fn cuFuncSetAttribute(state, function: Handle, attribute: c_int, value: c_int) {
+        let own = own_shared(state.kernel(function)?.name);
+        if attribute == 8 && value + own > most_shared(state.capability) {
+            return Err(INVALID_VALUE);
+        }
+        Ok(())
     }
 
     fn cuFuncLoad(state, function: Handle) {
