@@ -1,13 +1,12 @@
 //! The XPress refiner's kernels in the emulator.
 
+mod kernels;
+
 use std::sync::Arc;
 
-use cuda_std::Kernel;
 use cuda_std::emu::{Buffer, LaunchConfig, Options, Schedule, launch};
 use half::bf16;
-use specdraft_kernels::xpress::{
-    ROW_BLOCKS, argmax, hidden, latent, maxima, prune, readout, score, start, topc,
-};
+use specdraft_kernels::xpress::ROW_BLOCKS;
 
 use super::split_mix;
 use crate::error::Result;
@@ -16,7 +15,7 @@ use crate::xpress::backend::{
 };
 use crate::xpress::norms::tile_norms;
 use crate::xpress::plan::{
-    Call, Enqueue, Gpu, Launch, Out, Plan, Scratch, Step, Tile, View, Weights, check_rows,
+    Enqueue, Gpu, Launch, Out, Plan, Scratch, Step, View, Weights, check_rows,
 };
 use crate::xpress::{
     BlockLayout, BlockView, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead,
@@ -425,7 +424,7 @@ struct Runner {
 
 impl Enqueue for Runner {
     fn enqueue(&mut self, call: &Launch) -> Result<()> {
-        let (kernel, words) = kernel(&call.call);
+        let (kernel, words) = kernels::kernel(&call.call);
         let options = Options {
             seed: split_mix(self.seed, self.launches),
             schedule: self.schedule,
@@ -438,87 +437,5 @@ impl Enqueue for Runner {
         let report = unsafe { launch(&kernel, config, &words, &options) }.map_err(Box::new)?;
         self.last.push((kernel.name, report.steps));
         Ok(())
-    }
-}
-
-/// The kernel of a call and its arguments.
-fn kernel(call: &Call) -> (Kernel, Vec<u64>) {
-    let pick = |tile: Tile, kernels: [Kernel; 2]| kernels[tile.index()];
-    match call {
-        Call::Project(size, args) => {
-            let kernels = [
-                hidden::XPRESS_PROJECT_64X32,
-                hidden::XPRESS_PROJECT_64X64,
-                hidden::XPRESS_PROJECT_128X128,
-            ];
-            (kernels[size.index()], args.words().into())
-        }
-        Call::Combine(tile, args) => (
-            pick(
-                *tile,
-                [hidden::XPRESS_COMBINE_32, hidden::XPRESS_COMBINE_64],
-            ),
-            args.words().into(),
-        ),
-        Call::ResidentCombine(size, args) => {
-            let kernels = [
-                hidden::XPRESS_COMBINE_RESIDENT_32X32,
-                hidden::XPRESS_COMBINE_RESIDENT_64X32,
-                hidden::XPRESS_COMBINE_RESIDENT_64X64,
-            ];
-            (kernels[size.index()], args.words().into())
-        }
-        Call::Start(args) => (start::XPRESS_START, args.words().into()),
-        Call::Prune(args) => (prune::XPRESS_PRUNE, args.words().into()),
-        Call::Mix(args) => (latent::XPRESS_MIX, args.words().into()),
-        Call::GateUp(tile, args) => (
-            pick(
-                *tile,
-                [latent::XPRESS_GATE_UP_32, latent::XPRESS_GATE_UP_64],
-            ),
-            args.words().into(),
-        ),
-        Call::Down(tile, args) => (
-            pick(*tile, [latent::XPRESS_DOWN_32, latent::XPRESS_DOWN_64]),
-            args.words().into(),
-        ),
-        Call::ResidentMix(size, args) => {
-            let kernels = [
-                latent::XPRESS_MIX_RESIDENT_32X32,
-                latent::XPRESS_MIX_RESIDENT_64X32,
-                latent::XPRESS_MIX_RESIDENT_64X64,
-            ];
-            (kernels[size.index()], args.words().into())
-        }
-        Call::ResidentGateUp(size, args) => {
-            let kernels = [
-                latent::XPRESS_GATE_UP_RESIDENT_32,
-                latent::XPRESS_GATE_UP_RESIDENT_64,
-                latent::XPRESS_GATE_UP_RESIDENT_128,
-            ];
-            (kernels[size.index()], args.words().into())
-        }
-        Call::ResidentDown(size, args) => {
-            let kernels = [
-                latent::XPRESS_DOWN_RESIDENT_32X32,
-                latent::XPRESS_DOWN_RESIDENT_64X32,
-                latent::XPRESS_DOWN_RESIDENT_64X64,
-            ];
-            (kernels[size.index()], args.words().into())
-        }
-        Call::Readout(i, args) => {
-            let kernels = [
-                readout::XPRESS_READOUT_16,
-                readout::XPRESS_READOUT_32,
-                readout::XPRESS_READOUT_64,
-                readout::XPRESS_READOUT_128,
-            ];
-            (kernels[*i], args.words().into())
-        }
-        Call::Select(maxima::SMALL_GROUP, args) => (topc::XPRESS_SELECT_FEW, args.words().into()),
-        Call::Select(_, args) => (topc::XPRESS_SELECT, args.words().into()),
-        Call::Score(args) => (score::XPRESS_SCORE, args.words().into()),
-        Call::AddArgmax(args) => (argmax::XPRESS_ADD_ARGMAX, args.words().into()),
-        Call::TopcArgmax(args) => (argmax::XPRESS_TOPC_ARGMAX, args.words().into()),
     }
 }
