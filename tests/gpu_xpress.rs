@@ -452,7 +452,7 @@ fn latents_of_many_requests_equal_the_cpu() {
         let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
         let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
         gpu.inner_mut().set_hopper(false).unwrap();
-        for n in [1, 2, 3, 31, 33, 65, 130, 299] {
+        for &n in all_or_few(&[1, 2, 3, 31, 33, 65, 130, 299], &[3, 33]) {
             let step = config.generate_step(n, Generate::Exact, n as u64).unwrap();
             let xh = cpu.hidden_cache(step.hidden().unwrap()).unwrap();
             let token = |i: usize| match i % 9 {
