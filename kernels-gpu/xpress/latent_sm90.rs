@@ -379,11 +379,11 @@ unsafe fn latent_rows(args: LatentArgs) {
         sync_threads();
         send_u::<1>(&peer, &memory.u, memory.own_u, job.rank, rows);
         memory.u.wait(0);
-        weights.gate_up::<1>(memory.u.values, memory.own_m);
+        weights.gate_up::<1>(memory.u.values, memory.own_m, 8);
         sync_threads();
         send_m::<1>(&peer, &memory.m, memory.own_m, job.rank, rows);
         memory.m.wait(0);
-        weights.down::<1>(memory.m.values, memory.partial.cast());
+        weights.down::<1>(memory.m.values, memory.partial.cast(), 8);
         sync_threads();
         let latent = u + sum(memory.half(0));
         job.write(
@@ -478,11 +478,11 @@ unsafe fn of_requests<const REQUESTS: u32, const N: usize>(args: LatentArgs) {
             sync_threads();
             send_u::<N>(&peer, &memory.u, memory.own_u, job.rank, 8);
             memory.u.wait(parity);
-            weights.gate_up::<N>(memory.u.values, memory.own_m);
+            weights.gate_up::<N>(memory.u.values, memory.own_m, 8);
             sync_threads();
             send_m::<N>(&peer, &memory.m, memory.own_m, job.rank, 8);
             memory.m.wait(parity);
-            weights.down::<N>(memory.m.values, memory.partial.cast());
+            weights.down::<N>(memory.m.values, memory.partial.cast(), 8);
             sync_threads();
             each!(H in 0 1 2 3 4 5 {
                 if H < N {

@@ -46,6 +46,7 @@ pub mod refine_resident_sm90;
 pub mod refine_topc_sm90;
 mod row;
 pub mod score;
+mod score_sm90;
 pub mod stages_sm90;
 pub mod start;
 pub mod tile;

@@ -30,6 +30,7 @@
 mod job;
 
 use super::latent_sm90::mix;
+use super::score_sm90;
 use super::stages_sm90::{
     CHANNELS, CLUSTER, DRAFTS, M_BYTES, M_SHARE, PARTIAL_BYTES, Peer, RANK, SLOTS, U_BYTES,
     U_SHARE, Weights, packed, send_m, send_u, stage, sum,
@@ -219,14 +220,16 @@ unsafe fn refine<const N: usize>(args: ResidentArgs) {
             sync_threads();
             send_u::<1>(&peer, &job.u, job.own_u, job.rank, N as u32);
             job.u.wait(parity);
-            weights.gate_up::<1>(job.u.values, job.own_m);
+            weights.gate_up::<1>(job.u.values, job.own_m, N as u32);
             sync_threads();
             send_m::<1>(&peer, &job.m, job.own_m, job.rank, N as u32);
             job.m.wait(parity);
-            weights.down::<1>(job.m.values, job.partial.cast());
+            weights.down::<1>(job.m.values, job.partial.cast(), N as u32);
             sync_threads();
-            stage(job.own_u, u + sum(job.half(0)));
-            cp_async::wait::<0>();
+            score_sm90::stage(job.own_u, u + sum(job.half(0)));
+            if N > 1 {
+                cp_async::wait::<0>();
+            }
             sync_threads();
             send_u::<1>(&peer, &job.latents, job.own_u, job.rank, N as u32);
             job.latents.wait(parity);

@@ -17,16 +17,20 @@
 //!    read once instead of once a pass, 15 dependent steps stand for all passes, and clusters know nothing of each other.
 //! 2. Passes are the rows of the products (`stages_sm90.rs`). The mixer becomes a running sum: each thread keeps what slots up to b give to
 //!    slot b and the 15 after it.
-//! 3. Every block has an eighth of the candidates, and scores them against all passes at once: candidates are the A operand, latents B. Rows
-//!    lie 576 bytes apart in shared memory, so that eight of them are read without bank conflicts.
-//! 4. Rows of w2 are fetched while values travel between blocks, half of a slot's with the slot before: the copies' issue costs the
-//!    compute warps nothing then.
+//! 3. Every block has an eighth of the candidates, and scores them against all passes at once. Of the only request of a cluster
+//!    the rows are in registers (`score_sm90.rs`); else candidates are the A operand, latents B, and rows lie 576 bytes apart in shared memory, so
+//!    that eight of them are read without bank conflicts.
+//! 4. Rows of w2 are fetched while values travel between blocks, half of a slot's with u and half with m. Then their issue costs the compute
+//!    warps nothing, and none is on its way when the tokens' rows of w1 are asked for, which would wait for it.
 //! 5. A key is the score's 16 bits, ordered as numbers (-0 is 0, NaN is -inf), then the candidate, the lower the larger: the first
 //!    maximum in the candidates' order wins. It travels with its token.
-//! 6. No pass stops early, for none is launched: rows of a pass that changes nothing cost what they would cost empty.
+//! 6. What only later slots need, their sums and the barriers' byte counts, is done while somebody is waited for. Slot 1's tokens
+//!    are the start's, so the rows of w1 of a cluster's only request come with slot 0's.
+//! 7. No pass stops early, for none is launched: rows of a pass that changes nothing cost what they would cost empty.
 
 mod job;
 
+use super::score_sm90;
 use super::stages_sm90::{
     CHANNELS, CLUSTER, DRAFTS, M_BYTES, M_SHARE, PARTIAL_BYTES, Peer, Piece, RANK, SLOTS, U_BYTES,
     U_SHARE, Weights, packed, send_m, send_u, stage, sum,
@@ -58,11 +62,10 @@ const W2_BYTES: u32 = PART * ROW_BYTES;
 const REQUEST_BYTES: u32 =
     IDS_BYTES + BASE_BYTES + HIDDEN_BYTES + U_SHARE + M_SHARE + U_BYTES + M_BYTES + PARTIAL_BYTES;
 
-// In the head: four barriers, the start's tokens, packets `[sender][4 requests][8 passes]` of 8 bytes, keys of a block's four
-// quarters `[4 requests][4][8 passes]`.
+// In the head: four barriers, the start's tokens, packets `[4 requests][8 passes][sender]` of 8 bytes, keys `[4 requests][8 passes]` of a block's
+// four quarters, or of the eight warps.
 const START: u32 = 64;
 const PACKETS: u32 = 1024;
-const PACKETS_OF: u32 = 4 * MAX_PASSES;
 const KEYS: u32 = 3072;
 
 /// Bytes of shared memory of `xpress_refine_topc_*` for so many requests a cluster.
@@ -164,79 +167,96 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
                 cluster::wait();
             }
             let mut w2 = [[0; 4]; 8];
-            job.fetch::<N>(&mut w2, 1, 0);
             let mut sums = [[0.0; SLOTS as usize]; N];
+            // Slot 1's tokens are the start's too.
+            let second = if N == 1 { job.embedding(0, 1) } else { [0; 4] };
             let mut slot = 0;
             while slot < SLOTS {
                 if slot > 1 {
                     job.packets.wait(parity ^ 1);
                 }
                 let live = args.passes.min(slot);
+                let mut rows = [[0; 4]; N];
+                if (N == 1) & (slot == 1) {
+                    rows[0] = second;
+                } else {
+                    each!(I in 0 1 2 { if I < N { rows[I % N] = job.embedding(I as u32, slot) } });
+                }
                 if (slot > 0) & (thread_idx_x() == 0) {
                     job.expect(N as u32, live);
                 }
-                let mut rows = [[0; 4]; N];
-                each!(I in 0 1 2 { if I < N { rows[I % N] = job.embedding(I as u32, slot) } });
                 if slot > 1 {
                     job.write::<N>(first, slot - 1);
                 }
                 weights.project::<N>(&rows, job.partial.cast());
                 let mixer = job.mixer_column(slot);
                 sync_threads();
+                let mut x = [0.0; N];
                 let mut u = [0.0; N];
                 each!(I in 0 1 2 {
                     if I < N {
-                        let x = sum(job.half(I as u32)) + job.hidden(I as u32, slot);
-                        let sums = &mut sums[I % N];
-                        each!(J in 0 1 2 3 4 5 6 7 {
-                            let pair = mixer[J / 4][J % 4];
-                            sums[2 * J] = fma(bf16x2::low(pair), x, sums[2 * J]);
-                            sums[2 * J + 1] = fma(bf16x2::high(pair), x, sums[2 * J + 1]);
-                        });
-                        u[I % N] = sums[0];
-                        each!(J in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 { sums[J] = sums[J + 1] });
-                        sums[15] = 0.0;
+                        x[I % N] = sum(job.half(I as u32)) + job.hidden(I as u32, slot);
+                        u[I % N] = fma(bf16x2::low(mixer[0][0]), x[I % N], sums[I % N][0]);
                         stage(job.own_u_of(I as u32), u[I % N]);
                     }
                 });
                 sync_threads();
                 if slot > 0 {
                     send_u::<N>(&peer, &job.u, job.own_u, job.rank, live);
-                    job.fetch::<N>(&mut w2, slot, 1);
+                }
+                // What the slot gives to those after it, while u travels.
+                each!(I in 0 1 2 {
+                    if I < N {
+                        let (x, sums) = (x[I % N], &mut sums[I % N]);
+                        sums[0] = fma(bf16x2::high(mixer[0][0]), x, sums[1]);
+                        each!(J in 1 2 3 4 5 6 7 {
+                            let pair = mixer[J / 4][J % 4];
+                            sums[2 * J - 1] = fma(bf16x2::low(pair), x, sums[2 * J]);
+                            sums[2 * J] = fma(bf16x2::high(pair), x, sums[2 * J + 1]);
+                        });
+                        sums[15] = 0.0;
+                    }
+                });
+                if slot > 0 {
+                    job.fetch::<N>(slot, 0, &mut w2);
                     job.u.wait(parity);
-                    weights.gate_up::<N>(job.u.values, job.own_m);
+                    weights.gate_up::<N>(job.u.values, job.own_m, live);
                     sync_threads();
                     send_m::<N>(&peer, &job.m, job.own_m, job.rank, live);
+                    job.fetch::<N>(slot, 1, &mut w2);
                     job.m.wait(parity);
-                    weights.down::<N>(job.m.values, job.partial.cast());
+                    weights.down::<N>(job.m.values, job.partial.cast(), live);
                     sync_threads();
                     each!(I in 0 1 2 {
                         if I < N {
                             let latent = u[I % N] + sum(job.half(I as u32));
-                            stage(job.own_u_of(I as u32), latent);
+                            if N == 1 {
+                                score_sm90::stage(job.own_u_of(I as u32), latent);
+                            } else {
+                                stage(job.own_u_of(I as u32), latent);
+                            }
                         }
                     });
-                    cp_async::wait::<0>();
+                    if N > 1 {
+                        cp_async::wait::<0>();
+                    }
                     sync_threads();
                     send_u::<N>(&peer, &job.latents, job.own_u, job.rank, live);
                     job.latents.wait(parity);
                     // A warp scores 16 candidates of a request at a time, or the eight of which it has the rows.
                     if N == 1 {
-                        job.score_eight(slot, &w2);
+                        job.score_eight(slot, live, &w2);
                     } else {
                         let quarter = job.warp % 4;
                         each!(I in 0 1 {
                             let of = job.warp / 4 + 2 * I as u32;
                             if of < N as u32 {
-                                job.score(of, slot, quarter);
+                                job.score(of, slot, live, quarter);
                             }
                         });
                     }
                     sync_threads();
-                    if job.warp < N as u32 {
-                        job.announce::<N>(slot);
-                    }
-                    job.fetch::<N>(&mut w2, (slot + 1).min(DRAFTS), 0);
+                    job.announce::<N>(&peer, slot);
                     parity ^= 1;
                 }
                 slot += 1;

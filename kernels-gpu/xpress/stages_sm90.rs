@@ -14,10 +14,11 @@
 //!    for it ([`packed`]). They are the A operand of the products, 16 outputs a tile.
 //! 2. Rows are the B operand, eight of them. A product's sum may run over k in any order that both operands share: so a lane's fragments of
 //!    two steps are one 16-byte piece of a row, and nobody needs ldmatrix.
-//! 3. Rows lie in shared memory as `[half][32 k][8 rows][64 bytes]`: a fragment is read at lane * 16 bytes, free of bank conflicts, and a
+//! 3. Rows lie in shared memory as `[half][32 k][8 rows][64 bytes]`: a fragment of eight rows is read at lane * 16 bytes, free of bank conflicts, and a
 //!    block's share of a half lies in one piece, which one warp sends to one block: scattered sends are several times slower.
 //! 4. Gate and up of a hidden unit are rows g and g + 8 of one tile, so in one lane.
-//! 5. What a warp sends, the receiver's barrier counts. A block sends u of the next round only when it has m of this one from everybody, and
+//! 5. Lanes of rows that there are not read what others read anyway: eight warps read all of u, 32 KB, at 128 bytes a cycle.
+//! 6. What a warp sends, the receiver's barrier counts. A block sends u of the next round only when it has m of this one from everybody, and
 //!    everybody has sent m only after reading u; and so in turn. So no more than the barriers keeps rounds apart, and no block ends
 //!    before it has all that is sent to it.
 
@@ -167,23 +168,28 @@ impl Weights {
         unsafe { store(&sums, partial) };
     }
 
-    /// This warp's eight hidden units of all rows of `u`, to `staged`: `[half][32 units][8 rows]`.
+    /// This warp's eight hidden units of the first `rows` rows of each half of `u`, to `staged`: `[half][32 units][8 rows]`.
     ///
     /// # Safety
     /// - The whole warp calls it; `u` is complete, and nobody else uses the warp's part of `staged`.
     #[inline(always)]
-    pub(super) unsafe fn gate_up<const N: usize>(&self, u: Shared<u32>, staged: Shared<u32>) {
+    pub(super) unsafe fn gate_up<const N: usize>(
+        &self,
+        u: Shared<u32>,
+        staged: Shared<u32>,
+        rows: u32,
+    ) {
         // One product after another on the same sum would wait: with one half, four sums take turns.
         let mut sums = [[[0.0; 4]; 4]; N];
-        let lane = thread_idx_x() % 32;
+        let (lane, fragment) = (thread_idx_x() % 32, fragment(rows));
         each!(S in 0 1 2 3 {
-            let mut rows = [[[0; 4]; 2]; N];
+            let mut pieces = [[[0; 4]; 2]; N];
             each!(H in 0 1 2 3 4 5 {
                 if H < N {
                     each!(K in 0 1 {
-                        let at = H as u32 * (U_BYTES / 4) + (2 * S + K) as u32 * 128 + lane * 4;
+                        let at = H as u32 * (U_BYTES / 4) + (2 * S + K) as u32 * 128 + fragment;
                         // SAFETY: the caller's contract.
-                        rows[H % N][K] = unsafe { u.ld4(at) };
+                        pieces[H % N][K] = unsafe { u.ld4(at) };
                     });
                 }
             });
@@ -191,12 +197,12 @@ impl Weights {
                 const FIRST: usize = 2 * K;
                 each!(H in 0 1 2 3 4 5 {
                     if H < N {
-                        low(&mut sums[H % N][if N == 1 { FIRST } else { 0 }], self.gate_up[2 * S + K], rows[H % N][K]);
+                        low(&mut sums[H % N][if N == 1 { FIRST } else { 0 }], self.gate_up[2 * S + K], pieces[H % N][K]);
                     }
                 });
                 each!(H in 0 1 2 3 4 5 {
                     if H < N {
-                        high(&mut sums[H % N][if N == 1 { FIRST + 1 } else { 1 }], self.gate_up[2 * S + K], rows[H % N][K]);
+                        high(&mut sums[H % N][if N == 1 { FIRST + 1 } else { 1 }], self.gate_up[2 * S + K], pieces[H % N][K]);
                     }
                 });
             });
@@ -222,30 +228,48 @@ impl Weights {
         });
     }
 
-    /// The sums of `down` over this warp's 64 hidden units of `m`.
+    /// The sums of `down` over this warp's 64 hidden units of the first `rows` rows of each half of `m`.
     ///
     /// # Safety
     /// - The whole warp calls it; `m` is complete, and nobody else uses the warp's part of `partial`.
     #[inline(always)]
-    pub(super) unsafe fn down<const N: usize>(&self, m: Shared<u32>, partial: Shared<u64>) {
+    pub(super) unsafe fn down<const N: usize>(
+        &self,
+        m: Shared<u32>,
+        partial: Shared<u64>,
+        rows: u32,
+    ) {
         let mut sums = [[[0.0; 4]; 2]; N];
-        let mut rows = [[[0; 4]; 2]; N];
-        let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
+        let (warp, fragment) = (thread_idx_x() / 32, fragment(rows));
+        let mut pieces = [[[0; 4]; 2]; N];
         each!(K in 0 1 {
             each!(H in 0 1 2 3 4 5 {
                 if H < N {
-                    let at = H as u32 * (M_BYTES / 4) + warp * 256 + K as u32 * 128 + lane * 4;
+                    let at = H as u32 * (M_BYTES / 4) + warp * 256 + K as u32 * 128 + fragment;
                     // SAFETY: the caller's contract.
-                    rows[H % N][K] = unsafe { m.ld4(at) };
+                    pieces[H % N][K] = unsafe { m.ld4(at) };
                 }
             });
         });
         each!(K in 0 1 {
-            each!(T in 0 1 { each!(H in 0 1 2 3 4 5 { if H < N { low(&mut sums[H % N][T], self.down[K][T], rows[H % N][K]) } }) });
-            each!(T in 0 1 { each!(H in 0 1 2 3 4 5 { if H < N { high(&mut sums[H % N][T], self.down[K][T], rows[H % N][K]) } }) });
+            each!(T in 0 1 { each!(H in 0 1 2 3 4 5 { if H < N { low(&mut sums[H % N][T], self.down[K][T], pieces[H % N][K]) } }) });
+            each!(T in 0 1 { each!(H in 0 1 2 3 4 5 { if H < N { high(&mut sums[H % N][T], self.down[K][T], pieces[H % N][K]) } }) });
         });
         // SAFETY: the caller's contract.
         unsafe { store(&sums, partial) };
+    }
+}
+
+/// Where this lane's piece of its row of 32 k lies, in words. Lanes of rows from `rows` on read the last row below: nobody wants their sums,
+/// and the memory has less to deliver.
+#[inline(always)]
+pub(super) fn fragment(rows: u32) -> u32 {
+    let lane = thread_idx_x() % 32;
+    // Of all rows, nothing is left to compute.
+    if rows < 8 {
+        ((lane / 4).min(rows.wrapping_sub(1)) * 4 + lane % 4) * 4
+    } else {
+        lane * 4
     }
 }
 
@@ -304,8 +328,7 @@ pub(super) unsafe fn sum(partial: Shared<f32>) -> f32 {
 /// - The whole warp calls it; nobody else uses the elements.
 #[inline(always)]
 pub(super) unsafe fn stage(share: Shared<u32>, value: f32) {
-    let pair = channel_pair(value);
-    if let Some(pair) = pair {
+    if let Some(pair) = channel_pair(value) {
         let (row, channel) = (thread_idx_x() % 8, thread_idx_x() / 8);
         // SAFETY: the caller's contract.
         unsafe { share.st(row * 16 + channel / 2, pair) };

@@ -1,10 +1,10 @@
 //! A block's share of the work: what its threads know, and what they do between the products.
 
-use super::super::maxima::height;
 use super::super::refine_topc_sm90::logits;
+use super::super::score_sm90::Scores;
 use super::super::stages_sm90::{
     CHANNELS, CLUSTER, DRAFTS, Inbox, M_BYTES, M_SHARE, PARTIAL_BYTES, Piece, RANK, SLOTS, U_BYTES,
-    U_SHARE, high, low, packed,
+    U_SHARE, fragment, packed,
 };
 use super::super::winner::Tokens;
 use super::{
@@ -14,9 +14,7 @@ use super::{
 use core::ptr::null_mut;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::thread_idx_x;
-use cuda_std::{
-    Global, Shared, at_least_one, bf16_to_f32, bf16x2, cluster, cp_async, mbarrier, warp,
-};
+use cuda_std::{Global, Shared, at_least_one, bf16_to_f32, cluster, cp_async, mbarrier, warp};
 
 /// Warps of a block.
 const WARPS: u32 = THREADS / 32;
@@ -326,8 +324,8 @@ impl Job {
                         });
                     }
                 });
+                cp_async::commit();
             }
-            cp_async::commit();
             each!(I in 0 1 2 3 4 {
                 if I < N {
                     let id = self.ids.ld(I as u32 * PART + first + self.g);
@@ -345,37 +343,25 @@ impl Job {
     /// - Latents and rows of w2 have come; the whole warp calls it.
     #[inline(always)]
     pub(super) unsafe fn score<const N: usize>(&self, own: &[Piece; 8]) {
-        let lane = thread_idx_x() % 32;
         let mut latents = [[0; 4]; 8];
         // SAFETY: the caller's contract.
         unsafe {
-            each!(S in 0 1 2 3 4 5 6 7 { latents[S] = self.latents.values.ld4(S as u32 * 128 + lane * 4) });
+            each!(S in 0 1 2 3 4 5 6 7 { latents[S] = self.latents.values.ld4(S as u32 * 128 + fragment(N as u32)) });
             each!(I in 0 1 2 3 4 {
                 if I < N {
                     let base = self.base.ld((I as u32 * PART + self.warp * 8) / 2 + self.q);
-                    let mut sums = [[0.0; 4]; 4];
-                    each!(S in 0 1 2 3 {
-                        each!(K in 0 1 {
-                            const STEP: usize = 2 * S + K;
-                            let row = if N == 1 {
-                                own[STEP]
-                            } else {
-                                let row = (self.warp * 8 + self.g) * (ROW_BYTES / 4) + self.q * 4;
-                                self.w2.ld4(I as u32 * (W2_BYTES / 4) + row + STEP as u32 * 16)
-                            };
-                            low(&mut sums[K], [latents[STEP], [0; 4]], row);
-                            high(&mut sums[2 + K], [latents[STEP], [0; 4]], row);
-                        });
+                    let mut scores = Scores::new();
+                    each!(S in 0 1 2 3 4 5 6 7 {
+                        let row = if N == 1 {
+                            own[S]
+                        } else {
+                            let row = (self.warp * 8 + self.g) * (ROW_BYTES / 4) + self.q * 4;
+                            self.w2.ld4(I as u32 * (W2_BYTES / 4) + row + S as u32 * 16)
+                        };
+                        scores.add::<S>(latents[S], row);
                     });
-                    let [s, t, u, v] = sums;
-                    // Row g of candidates 2q and 2q + 1; row I is this slot's.
-                    let bias = bf16x2::pack((s[0] + t[0]) + (u[0] + v[0]), (s[1] + t[1]) + (u[1] + v[1]));
-                    let score = bf16x2::add(base, bias);
-                    let index = 0xffff - self.rank * PART - self.warp * 8 - 2 * self.q;
-                    let first = u32::from(height(score & 0xffff)) << 16 | index;
-                    let second = u32::from(height(score >> 16)) << 16 | (index - 1);
-                    let mut key = first.max(second);
-                    each!(X in 0 1 { key = key.max(warp::shuffle_xor(key, 1 << X)) });
+                    // Row I is this slot's.
+                    let key = scores.best(base, self.rank * PART + self.warp * 8);
                     if (self.g == I as u32) & (self.q == 0) {
                         self.keys.st(I as u32 * WARPS + self.warp, key);
                     }

@@ -1,14 +1,15 @@
 //! A block's share of the work: what its threads know, and what they do between the products.
 
 use super::super::maxima::height;
+use super::super::score_sm90::Scores;
 use super::super::stages_sm90::{
     CHANNELS, CLUSTER, DRAFTS, Inbox, M_BYTES, M_SHARE, PARTIAL_BYTES, Peer, Piece, RANK, SLOTS,
-    U_BYTES, U_SHARE, high, low, packed,
+    U_BYTES, U_SHARE, fragment, high, low, packed,
 };
 use super::super::winner::Tokens;
 use super::{
-    BASE_BYTES, HEAD, HIDDEN_BYTES, IDS_BYTES, KEYS, MAX_PASSES, MIXER_BYTES, PACKETS, PACKETS_OF,
-    PART, ROW_BYTES, RefineArgs, START, THREADS, W2_BYTES, logits, w2_bytes,
+    BASE_BYTES, HEAD, HIDDEN_BYTES, IDS_BYTES, KEYS, MAX_PASSES, MIXER_BYTES, PACKETS, PART,
+    ROW_BYTES, RefineArgs, START, THREADS, W2_BYTES, logits, w2_bytes,
 };
 use core::ptr::null_mut;
 use cuda_std::shared::dynamic_shared_mem;
@@ -61,7 +62,7 @@ impl Job {
             barriers,
             barrier,
         };
-        let packets = all.slice(PACKETS / 4, CLUSTER * PACKETS_OF * 2);
+        let packets = all.slice(PACKETS / 4, 4 * MAX_PASSES * CLUSTER * 2);
         Self {
             args,
             rank: cluster::block_rank(),
@@ -234,13 +235,15 @@ impl Job {
         unsafe {
             let mut token = self.start.ld(request * SLOTS + slot);
             if slot > 1 {
-                let packets = self.packets.values.cast::<u64>();
                 let before = pass.min(slot - 1).saturating_sub(1);
-                let at = 2 * q * PACKETS_OF + request * MAX_PASSES + before;
-                let key = packets.ld(at).max(packets.ld(at + PACKETS_OF));
-                let key = key.max(warp::shuffle_xor(key, 1));
-                let key = key.max(warp::shuffle_xor(key, 2));
-                token = if pass > 0 { key as u32 } else { token };
+                let at = packet(request, before, 2 * q);
+                let [id, key, other_id, other_key] = self.packets.values.ld4(2 * at);
+                let mut best = larger((key, id), (other_key, other_id));
+                each!(X in 0 1 {
+                    let (key, id) = best;
+                    best = larger(best, (warp::shuffle_xor(key, 1 << X), warp::shuffle_xor(id, 1 << X)));
+                });
+                token = if pass > 0 { best.1 } else { token };
             }
             let of = u64::from(self.args.vocabulary) * u64::from(RANK);
             let at = u64::from(token) * u64::from(RANK / 2) + u64::from(self.warp * 16 + q * 4);
@@ -261,38 +264,36 @@ impl Job {
         bf16_to_f32(unsafe { self.hidden.ld(at) })
     }
 
-    /// Starts the copies of a half of the warp's rows of w2 for a slot. Of one request they go to registers, for
-    /// [`score_eight`](Self::score_eight): lane (g, q) takes half of its eight pieces of the warp's row g.
+    /// Fetches a half of the warp's eight rows of w2 for a slot of each request: of one request this lane's pieces, of row g, for
+    /// [`score_eight`](Self::score_eight); else to shared memory.
     ///
     /// # Safety
-    /// - The requests were taken, and nobody uses these rows.
+    /// - The requests were taken, and nobody uses these rows; the whole warp calls it.
     #[inline(always)]
     pub(super) unsafe fn fetch<const N: usize>(
         &self,
-        own: &mut [Piece; 8],
         slot: u32,
         half: usize,
+        own: &mut [Piece; 8],
     ) {
-        let lane = thread_idx_x() % 32;
         let vocabulary = self.args.vocabulary;
-        let w2 = Global::new(self.args.w2, u64::from(vocabulary) * u64::from(RANK)).cast::<u32>();
-        if N == 1 {
-            // SAFETY: the caller's contract; only rows of the vocabulary are read.
-            unsafe {
+        let of = u64::from(vocabulary) * u64::from(RANK);
+        let w2 = Global::new(self.args.w2, of).cast::<u32>();
+        let lane = thread_idx_x() % 32;
+        // SAFETY: the caller's contract; only rows of the vocabulary are read.
+        unsafe {
+            if N == 1 {
                 let id = self.ids.ld(slot * PART + self.warp * 8 + lane / 4);
                 let at = u64::from(id) * u64::from(RANK / 2) + u64::from(lane % 4 * 4);
                 each!(S in 0 1 2 3 {
                     let step = 4 * half + S;
                     own[step] = w2.ld4_nc_if(at + step as u64 * 16, id < vocabulary, 0);
                 });
+                return;
             }
-            return;
-        }
-        let first = self.warp * 8 + half as u32 * 4;
-        each!(I in 0 1 2 {
-            if I < N {
-                // SAFETY: the caller's contract; only rows of the vocabulary are read.
-                unsafe {
+            let first = self.warp * 8 + half as u32 * 4;
+            each!(I in 0 1 2 {
+                if I < N {
                     let ids = self.ids.ld4((I as u32 * SLOTS + slot) * PART + first);
                     each!(J in 0 1 2 3 {
                         let to = I as u32 * (W2_BYTES / 4) + (first + J as u32) * (ROW_BYTES / 4) + lane * 4;
@@ -300,17 +301,17 @@ impl Job {
                         cp_async::copy16_or_zero(self.w2, to, w2, at, ids[J] < vocabulary);
                     });
                 }
-            }
-        });
+            });
+        }
         cp_async::commit();
     }
 
-    /// The best of the block's 16 candidates `16 * quarter ..` of a request's slot in each pass, to `keys`.
+    /// The best of the block's 16 candidates `16 * quarter ..` of a request's slot in each of the first `live` passes, to `keys`.
     ///
     /// # Safety
     /// - Latents and rows of w2 have come; the whole warp calls it.
     #[inline(always)]
-    pub(super) unsafe fn score(&self, request: u32, slot: u32, quarter: u32) {
+    pub(super) unsafe fn score(&self, request: u32, slot: u32, live: u32, quarter: u32) {
         let lane = thread_idx_x() % 32;
         let (g, q) = (lane / 4, lane % 4);
         let own = quarter * 16 + g;
@@ -321,7 +322,7 @@ impl Job {
             let at = (request * SLOTS + slot) * PART + own;
             let base = u32::from(base.ld(at)) | u32::from(base.ld(at + 8)) << 16;
             let rows = request * (W2_BYTES / 4) + own * (ROW_BYTES / 4) + q * 4;
-            let latents = request * (U_BYTES / 4) + lane * 4;
+            let latents = request * (U_BYTES / 4) + fragment(live);
             each!(S in 0 1 2 3 {
                 each!(K in 0 1 {
                     const STEP: u32 = 2 * S as u32 + K as u32;
@@ -346,70 +347,60 @@ impl Job {
                 let mut key = first.max(second);
                 each!(X in 2 3 4 { key = key.max(warp::shuffle_xor(key, 1 << X)) });
                 if g == 0 {
-                    self.keys.st((request * 4 + quarter) * MAX_PASSES + 2 * q + J as u32, key);
+                    self.keys.st((request * MAX_PASSES + 2 * q + J as u32) * 4 + quarter, key);
                 }
             });
         }
     }
 
-    /// The best of the block's eight candidates `8 * warp ..` of the only request's slot in each pass, to `keys`. Here the latents are
-    /// the A operand, so that eight warps have work.
+    /// The best of the block's eight candidates `8 * warp ..` of the only request's slot in each of the first `live` passes, to `keys`.
     ///
     /// # Safety
     /// - Latents have come, and the rows of w2 are the candidates'; the whole warp calls it.
     #[inline(always)]
-    pub(super) unsafe fn score_eight(&self, slot: u32, w2: &[Piece; 8]) {
-        let lane = thread_idx_x() % 32;
-        let (g, q) = (lane / 4, lane % 4);
-        let mut sums = [[0.0; 4]; 4];
+    pub(super) unsafe fn score_eight(&self, slot: u32, live: u32, w2: &[Piece; 8]) {
+        let (g, q) = (thread_idx_x() % 32 / 4, thread_idx_x() % 4);
+        let mut scores = Scores::new();
         // SAFETY: the caller's contract.
         unsafe {
             let base = self.base.ld((slot * PART + self.warp * 8) / 2 + q);
-            each!(S in 0 1 2 3 {
-                each!(K in 0 1 {
-                    const STEP: usize = 2 * S + K;
-                    let a = [self.latents.values.ld4(lane * 4 + STEP as u32 * 128), [0; 4]];
-                    low(&mut sums[K], a, w2[STEP]);
-                    high(&mut sums[2 + K], a, w2[STEP]);
-                });
+            each!(S in 0 1 2 3 4 5 6 7 {
+                let latents = self.latents.values.ld4(S as u32 * 128 + fragment(live));
+                scores.add::<S>(latents, w2[S]);
             });
-            let [s, t, u, v] = sums;
-            // Pass g of candidates 2q and 2q + 1.
-            let bias = bf16x2::pack((s[0] + t[0]) + (u[0] + v[0]), (s[1] + t[1]) + (u[1] + v[1]));
-            let score = bf16x2::add(base, bias);
-            let index = 0xffff - self.rank * PART - self.warp * 8 - 2 * q;
-            let first = u32::from(height(score & 0xffff)) << 16 | index;
-            let second = u32::from(height(score >> 16)) << 16 | (index - 1);
-            let mut key = first.max(second);
-            each!(X in 0 1 { key = key.max(warp::shuffle_xor(key, 1 << X)) });
+            let key = scores.best(base, self.rank * PART + self.warp * 8);
             if q == 0 {
-                self.keys.st(self.warp * MAX_PASSES + g, key);
+                self.keys.st(g * 8 + self.warp, key);
             }
         }
     }
 
-    /// Sends the block's best candidates of a slot to all blocks: of request `warp`, for those that there are.
+    /// Sends the block's best candidates of a slot to the warp's block, one lane a request and pass.
     ///
     /// # Safety
-    /// - All keys were written before a barrier; the warps of the requests call it.
+    /// - All keys were written before a barrier; the whole warp calls it.
     #[inline(always)]
-    pub(super) unsafe fn announce<const N: usize>(&self, slot: u32) {
-        let (request, pass, k) = (self.warp, thread_idx_x() % 32 / 4, thread_idx_x() % 4);
+    pub(super) unsafe fn announce<const N: usize>(&self, peer: &Peer, slot: u32) {
+        let lane = thread_idx_x() % 32;
+        let (request, pass) = (lane / MAX_PASSES, lane % MAX_PASSES);
+        if request >= N as u32 {
+            return;
+        }
         // SAFETY: the caller's contract; the blocks wait for these packets before they end.
         unsafe {
-            let mut key = self.keys.ld((request * 4 + k) * MAX_PASSES + pass);
-            if N == 1 {
-                key = key.max(self.keys.ld((4 + k) * MAX_PASSES + pass));
-            }
-            each!(X in 0 1 { key = key.max(warp::shuffle_xor(key, 1 << X)) });
+            let best = |at: u32| {
+                let [a, b, c, d] = self.keys.ld4(at);
+                a.max(b).max(c.max(d))
+            };
+            let key = if N == 1 {
+                best(pass * 8).max(best(pass * 8 + 4))
+            } else {
+                best(lane * 4)
+            };
             let own = 0xffff - (key & 0xffff) - self.rank * PART;
             let id = self.ids.ld((request * SLOTS + slot) * PART + own);
-            let packet = u64::from(key) << 32 | u64::from(id);
-            let at = self.rank * PACKETS_OF + request * MAX_PASSES + pass;
-            each!(I in 0 1 {
-                let peer = Peer::new(self.all, k + 4 * I as u32);
-                peer.send(&self.packets, at, packet);
-            });
+            let value = u64::from(key) << 32 | u64::from(id);
+            peer.send(&self.packets, packet(request, pass, self.rank), value);
         }
     }
 
@@ -429,7 +420,7 @@ impl Job {
             unsafe {
                 let packets = self.packets.values.cast::<u64>();
                 let last = passes.min(slot).wrapping_sub(1);
-                let mut key = packets.ld(sender * PACKETS_OF + place * MAX_PASSES + last);
+                let mut key = packets.ld(packet(place, last, sender));
                 each!(X in 0 1 2 { key = key.max(warp::shuffle_xor(key, 1 << X)) });
                 let request = first + place;
                 if (sender == 0) & (place < N as u32) & (request < requests) {
@@ -446,4 +437,16 @@ impl Job {
             }
         }
     }
+}
+
+/// Where the packet of a request and pass from a block of the cluster lies.
+#[inline(always)]
+fn packet(request: u32, pass: u32, sender: u32) -> u32 {
+    (request * MAX_PASSES + pass) * CLUSTER + sender
+}
+
+/// Of two keys, no two of which are equal, the larger with its id.
+#[inline(always)]
+fn larger(one: (u32, u32), other: (u32, u32)) -> (u32, u32) {
+    if other.0 > one.0 { other } else { one }
 }
