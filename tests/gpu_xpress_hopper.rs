@@ -16,7 +16,7 @@ const REQUESTS: [usize; 14] = [1, 2, 3, 4, 7, 8, 15, 16, 30, 32, 33, 40, 64, 128
 /// Enough for each kernel to be the best one for some.
 const FEW_REQUESTS: [usize; 4] = [1, 9, 16, 40];
 /// The same, of kernels that run all passes: compute-sanitizer's racecheck takes ten seconds and more for each launch.
-const FEW_REFINED: [usize; 3] = [9, 32, 40];
+const FEW_REFINED: [usize; 3] = [9, 20, 40];
 const DRAFTS: usize = 15;
 
 /// Sums that are exact in any order: all three answers are the same bits.

@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 
-/// The launch that comes before each call, as the benchmarks' `--profile` makes it.
-const MARK: &str = "suffix_add_request";
+/// The launch that comes before each call, as the benchmarks' `--profile` makes it: the kernel, and a grid that no call gives it.
+const MARK: (&str, &str) = ("suffix_add_request", "(97, 1, 1)");
 
 /// The figures' names in a record, and how the columns' names begin. Of several that a GPU has, the highest counts.
 const FIGURES: [(&str, &[&str]); 5] = [
@@ -43,11 +43,10 @@ pub(super) fn command(program: &Command, log: &Path) -> Command {
 /// One result a launch: `calls` are the cases, in order, that the benchmark said it called.
 pub(super) fn results(log: &Path, calls: &[Value]) -> Result<Vec<Value>> {
     let text = fs::read_to_string(log).with_context(|| log.display().to_string())?;
-    let launches = launches(&text)?;
     let mut results = Vec::new();
     let mut call = None;
-    for launch in launches {
-        if launch["kernel"] == MARK {
+    for (launch, is_mark) in launches(&text)? {
+        if is_mark {
             call = Some(call.map_or(0, |call: usize| call + 1));
             continue;
         }
@@ -67,8 +66,8 @@ pub(super) fn results(log: &Path, calls: &[Value]) -> Result<Vec<Value>> {
     Ok(results)
 }
 
-/// The rows of a table of raw figures: kernel, microseconds, percents.
-fn launches(csv: &str) -> Result<Vec<Map<String, Value>>> {
+/// The rows of a table of raw figures: kernel, microseconds, percents; and whether it is a mark.
+fn launches(csv: &str) -> Result<Vec<(Map<String, Value>, bool)>> {
     let mut lines = csv.lines().skip_while(|line| !line.starts_with("\"ID\""));
     let names = cells(
         lines
@@ -87,6 +86,7 @@ fn launches(csv: &str) -> Result<Vec<Map<String, Value>>> {
     };
     let find = |name: &str| names.iter().position(|found| found == name);
     let kernel = find("Kernel Name").context("no kernels' names in the profile")?;
+    let grid = find("Grid Size").context("no grids in the profile")?;
     let time = find("gpu__time_duration.sum").context("no times in the profile")?;
     let to_us = match units[time].as_str() {
         "ns" | "nsecond" => 1e-3,
@@ -101,6 +101,7 @@ fn launches(csv: &str) -> Result<Vec<Map<String, Value>>> {
         // With its parameters, where the tool knows them.
         let name = row.get(kernel).and_then(|name| name.split('(').next());
         launch.insert("kernel".to_owned(), json!(name));
+        let is_mark = name == Some(MARK.0) && row.get(grid).is_some_and(|grid| grid == MARK.1);
         if let Some(time) = number(time) {
             launch.insert("us".to_owned(), json!(rounded(time * to_us, 100.0)));
         }
@@ -110,7 +111,7 @@ fn launches(csv: &str) -> Result<Vec<Map<String, Value>>> {
                 launch.insert(figure.to_owned(), json!(rounded(highest, 10.0)));
             }
         }
-        launches.push(launch);
+        launches.push((launch, is_mark));
     }
     Ok(launches)
 }
@@ -162,13 +163,13 @@ mod tests {
 
     const LOG: &str = "\
 ==PROF== Connected
-\"ID\",\"Kernel Name\",\"dram__throughput.avg.pct_of_peak_sustained_elapsed\",\"gpu__time_duration.sum\",\"sm__pipe_tensor_a.pct\",\"sm__pipe_tensor_b.pct\"
-\"\",\"\",\"%\",\"us\",\"%\",\"%\"
-\"0\",\"suffix_add_request\",\"1\",\"1.2\",\"0\",\"0\"
-\"1\",\"a(unsigned int, int)\",\"50.123\",\"1,234.5\",\"7\",\"9\"
-\"2\",\"b\",\"n/a\",\"2\",\"0\",\"0\"
-\"3\",\"suffix_add_request\",\"1\",\"1.2\",\"0\",\"0\"
-\"4\",\"c\",\"3\",\"4\",\"0\",\"0\"
+\"ID\",\"Kernel Name\",\"Grid Size\",\"dram__throughput.avg.pct_of_peak_sustained_elapsed\",\"gpu__time_duration.sum\",\"sm__pipe_tensor_a.pct\",\"sm__pipe_tensor_b.pct\"
+\"\",\"\",\"\",\"%\",\"us\",\"%\",\"%\"
+\"0\",\"suffix_add_request\",\"(97, 1, 1)\",\"1\",\"1.2\",\"0\",\"0\"
+\"1\",\"a(unsigned int, int)\",\"(97, 1, 1)\",\"50.123\",\"1,234.5\",\"7\",\"9\"
+\"2\",\"suffix_add_request\",\"(1, 1, 1)\",\"n/a\",\"2\",\"0\",\"0\"
+\"3\",\"suffix_add_request\",\"(97, 1, 1)\",\"1\",\"1.2\",\"0\",\"0\"
+\"4\",\"c\",\"(1, 1, 1)\",\"3\",\"4\",\"0\",\"0\"
 ";
 
     fn of(calls: &[Value]) -> Result<Vec<Value>> {
