@@ -10,7 +10,8 @@
 //! sender:     map(memory, rank).send4(place, words, barrier)
 //! ```
 //!
-//! In the emulator each function fails the launch: it has no body there.
+//! In the emulator a cluster's blocks run together on one thread of the host. What is sent arrives at once; who reads it without having waited, or
+//! sends while it may still be read, races and is reported, as are arrivals and bytes that nobody expects.
 
 use crate::{Element, Index, Shared, imp};
 use core::marker::PhantomData;

@@ -9,8 +9,7 @@
 //! consumer: wait(full, parity); read; arrive(empty)
 //! ```
 //!
-//! What an arriving thread did before is visible to those that have waited. In the emulator each function fails the launch: it has no body
-//! there.
+//! What an arriving thread did before is visible to those that have waited.
 
 use crate::{Index, Shared, imp};
 

@@ -265,6 +265,66 @@ fn a_block_does_not_wait_for_one_that_may_not_have_started() {
     assert_eq!(error.kind, ErrorKind::Spin);
 }
 
+#[test]
+fn blocks_of_a_cooperative_launch_wait_for_each_other() {
+    let config = LaunchConfig {
+        cooperative: true,
+        ..LaunchConfig::linear(6, 64)
+    };
+    for options in support::schedules() {
+        let flags = Buffer::<u32>::new(6);
+        run(&WAITS_FOR_A_BLOCK, config, &[flags.arg()], &options).unwrap();
+        assert_eq!(flags.read(), [1; 6]);
+    }
+    let config = LaunchConfig {
+        cooperative: true,
+        ..LaunchConfig::linear(1 << 10, 64)
+    };
+    let error = run(&WAITS_FOR_A_BLOCK, config, &[0], &Options::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Config, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("65536 threads of a cooperative launch"),
+        "{error}"
+    );
+}
+
+/// The first warp looks for what the second writes, with lanes behind those that look which only wait for them.
+///
+/// # Safety
+/// - `flag` is valid for one element.
+#[kernel(threads = 64)]
+pub unsafe fn some_lanes_poll(flag: *mut u32) {
+    let flag = Global::new(flag, 1);
+    // SAFETY: inside, and atomic.
+    unsafe {
+        if thread_idx_x() >= 32 {
+            flag.st_relaxed(0, 1);
+            return;
+        }
+        loop {
+            let there = thread_idx_x() >= 24 || flag.ld_relaxed(0) != 0;
+            if warp::vote_all(there) {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn lanes_that_wait_for_lanes_that_poll_let_others_run() {
+    for options in support::schedules() {
+        let options = Options {
+            max_steps: 1 << 20,
+            ..options
+        };
+        let flag = Buffer::<u32>::new(1);
+        let config = LaunchConfig::linear(1, 64);
+        run(&SOME_LANES_POLL, config, &[flag.arg()], &options).unwrap();
+    }
+}
+
 /// A lock that the block's threads take in turn, and a wait with sleep.
 ///
 /// # Safety
@@ -320,6 +380,7 @@ fn a_launch_has_a_budget() {
             schedule,
             max_steps: 500_000,
             seed: 0,
+            ..Options::default()
         };
         run(
             &LONG_LOOP,

@@ -41,8 +41,8 @@ mod load;
 mod mixer;
 #[cfg(any(feature = "emulator", feature = "cuda"))]
 pub(crate) mod norms;
-#[cfg(feature = "cuda")]
-mod packed;
+#[cfg(any(feature = "emulator", feature = "cuda"))]
+pub mod packed;
 #[cfg(any(feature = "emulator", feature = "cuda"))]
 pub(crate) mod plan;
 mod refiner;

@@ -9,24 +9,25 @@ use specdraft_kernels::xpress::stages_sm90::{RANK, SLOTS, UNITS};
 use super::{XpressConfig, XpressHead};
 
 /// The copies: 1.2 MB.
-pub(super) struct Packed {
+#[derive(Debug)]
+pub struct Packed {
     /// The projection of tokens, gate, up and down, by [`piece`].
-    pub(super) matrices: Vec<bf16>,
+    pub matrices: Vec<bf16>,
     /// The mixer, by [`mixer_row`].
-    pub(super) mixer_rows: Vec<bf16>,
+    pub mixer_rows: Vec<bf16>,
     /// The mixer, by [`mixer_column`].
-    pub(super) mixer_columns: Vec<bf16>,
+    pub mixer_columns: Vec<bf16>,
 }
 
 /// Whether the cluster kernels take heads of these sizes.
-pub(super) fn fits(config: &XpressConfig) -> bool {
+pub fn fits(config: &XpressConfig) -> bool {
     let sizes = [config.rank, config.mlp_hidden, config.block_size];
     sizes == [RANK, UNITS, SLOTS].map(|size| size as usize)
 }
 
 impl Packed {
     /// Of a head that [`fits`]; `None` for another.
-    pub(super) fn new(head: &XpressHead) -> Option<Self> {
+    pub fn new(head: &XpressHead) -> Option<Self> {
         if !fits(head.config()) {
             return None;
         }

@@ -165,7 +165,7 @@ impl Job {
     /// - The kernel's contract.
     #[inline(always)]
     unsafe fn token(&self, request: u32, slot: u32) -> u32 {
-        let at = u64::from(request) * u64::from(SLOTS) + u64::from(slot) - 1;
+        let at = (u64::from(request) * u64::from(SLOTS) + u64::from(slot)).wrapping_sub(1);
         let place = if slot == 0 {
             self.args.previous.wrapping_add(request as usize)
         } else {
@@ -379,11 +379,11 @@ unsafe fn latent_rows(args: LatentArgs) {
         sync_threads();
         send_u::<1>(&peer, &memory.u, memory.own_u, job.rank, rows);
         memory.u.wait(0);
-        weights.gate_up::<1>(memory.u.values, memory.own_m, 8);
+        weights.gate_up::<1>(memory.u.values, memory.own_m, rows);
         sync_threads();
         send_m::<1>(&peer, &memory.m, memory.own_m, job.rank, rows);
         memory.m.wait(0);
-        weights.down::<1>(memory.m.values, memory.partial.cast(), 8);
+        weights.down::<1>(memory.m.values, memory.partial.cast(), rows);
         sync_threads();
         let latent = u + sum(memory.half(0));
         job.write(

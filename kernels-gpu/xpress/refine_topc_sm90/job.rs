@@ -420,7 +420,7 @@ impl Job {
             unsafe {
                 let packets = self.packets.values.cast::<u64>();
                 let last = passes.min(slot).wrapping_sub(1);
-                let mut key = packets.ld(packet(place, last, sender));
+                let mut key = packets.ld_if(packet(place, last, sender), place < N as u32, 0);
                 each!(X in 0 1 2 { key = key.max(warp::shuffle_xor(key, 1 << X)) });
                 let request = first + place;
                 if (sender == 0) & (place < N as u32) & (request < requests) {

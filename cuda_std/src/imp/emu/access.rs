@@ -127,7 +127,8 @@ impl Access {
         for word in at / 4..at / 4 + size.div_ceil(4) {
             // SAFETY: `at..at + size` lies in the region, and this host thread has it alone or holds its lock.
             let cell = unsafe { cells.get(word) };
-            if let Some(conflict) = cell.access(cells, word, thread, self, place) {
+            let conflict = cell.access(cells, word, thread, self, place);
+            if let Some(conflict) = conflict.filter(|_| thread.wave().launch.options.races) {
                 return Some(self.conflict(thread, region, word * 4, conflict));
             }
         }
@@ -208,6 +209,9 @@ impl Access {
 fn describe(thread: &Thread, region: &Region, at: usize) -> String {
     if let Some(place) = thread.block().arena.describe(region, at) {
         return place;
+    }
+    if let Some((rank, place)) = thread.block().describe_in_cluster(region, at) {
+        return format!("{place}, of block {rank} of the cluster");
     }
     let launch = thread.wave().launch;
     let address = region.base().addr() + at;

@@ -23,7 +23,12 @@ thread_local! {
 
 impl Block {
     /// A block whose threads are about to start.
-    pub(crate) fn new(wave: &Wave<'_>, id: u64, index: [u32; 3], cluster_id: u64) -> Rc<Self> {
+    pub(crate) fn new(
+        wave: &Wave<'_>,
+        id: u64,
+        index: [u32; 3],
+        (cluster_id, rank): (u64, u32),
+    ) -> Rc<Self> {
         let size = wave.launch.config.block;
         let threads = count(size) as usize;
         let spare = SPARE.with_borrow_mut(|spare| {
@@ -39,6 +44,8 @@ impl Block {
         own.id = id;
         own.index = index;
         own.cluster_id = cluster_id;
+        own.mbarriers.reset();
+        own.member.reset(rank);
         for thread in &mut own.threads {
             let n = thread.number;
             thread.index = [n % size[0], n / size[0] % size[1], n / (size[0] * size[1])];
@@ -47,6 +54,7 @@ impl Block {
             thread.wait.set(None);
             thread.polls.set(0);
             thread.copies.reset();
+            thread.arrived_at_cluster.set(None);
         }
         block.live.set(threads as u32);
         block.ready_warps.set(0);
@@ -77,6 +85,8 @@ impl Block {
             ready_warps: Cell::new(0),
             live: Cell::new(0),
             barriers: Default::default(),
+            mbarriers: Default::default(),
+            member: Default::default(),
             arena: Arena::new(),
             floors: Default::default(),
             acquired: Cell::new(false),
@@ -121,6 +131,7 @@ impl Thread {
             polls: Cell::new(0),
             result: Cell::new(0),
             copies: Default::default(),
+            arrived_at_cluster: Cell::new(None),
             order: Default::default(),
         }
     }

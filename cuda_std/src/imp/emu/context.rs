@@ -4,10 +4,12 @@
 //! everything that kernel code changes is in cells, so that shared references suffice.
 
 use super::barrier::Barriers;
+use super::cluster::Member;
 use super::collective::Arrival;
 use super::cp_async::Copies;
 use super::error::{ErrorKind, Fault, Site};
 use super::launch::Launch;
+use super::mbarrier::Mbarriers;
 use super::order::{ThreadOrder, WarpOrder};
 use super::region::Regions;
 use super::shared::Arena;
@@ -63,6 +65,8 @@ pub(crate) struct Block {
     pub(crate) ready_warps: Cell<u32>,
     pub(crate) live: Cell<u32>,
     pub(crate) barriers: Barriers,
+    pub(crate) mbarriers: Mbarriers,
+    pub(crate) member: Member,
     pub(crate) arena: Arena,
     /// Per warp: up to which of its times every thread of the block knows what it did.
     pub(crate) floors: [Cell<u32>; 32],
@@ -100,6 +104,8 @@ pub(crate) struct Thread {
     /// What a barrier or collective leaves for it.
     pub(crate) result: Cell<u32>,
     pub(crate) copies: Copies,
+    /// The phase of the cluster's barrier at which it has arrived, and not waited yet.
+    pub(crate) arrived_at_cluster: Cell<Option<u32>>,
     pub(crate) order: ThreadOrder,
 }
 

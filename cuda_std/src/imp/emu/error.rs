@@ -38,6 +38,9 @@ pub enum ErrorKind {
     ReadOnlyWritten,
     /// Lanes of a warp meet at different operations, or one that its mask lacks.
     Divergence,
+    /// A barrier in shared memory, or a cluster's, is used against its rules: more arrivals than it expects, none made there, a block
+    /// that is not there any more.
+    Barrier,
     /// Threads wait for others that never come.
     Deadlock,
     /// Threads wait in a loop for something that only a block that may not have started can do.

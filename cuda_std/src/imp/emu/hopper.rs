@@ -1,4 +1,5 @@
-//! What sm_90a alone has: here each function says so, and the launch fails. Kernels that use it have a general twin, which runs.
+//! Tensor copies and warpgroup products, which sm_90a alone has: here each function says so, and the launch fails. Kernels that use them have a
+//! general twin, which runs.
 
 use super::context::current;
 use super::error::ErrorKind;
@@ -32,23 +33,6 @@ macro_rules! gpu_only {
     )* };
 }
 gpu_only! {
-    cluster {
-        [] block_rank() -> u32;
-        [] index_x() -> u32;
-        [] count_x() -> u32;
-        [] arrive_relaxed() -> ();
-        [] wait() -> ();
-        [] map(u32, u32) -> u32;
-        [unsafe] send4(u32, [u32; 4], u32) -> ();
-        [unsafe] send(u32, u64, u32) -> ();
-    }
-    mbarrier {
-        [unsafe] init(SharedView, usize, u32) -> ();
-        [] fence_init() -> ();
-        [unsafe] arrive(SharedView, usize) -> ();
-        [unsafe] arrive_expect(SharedView, usize, u32) -> ();
-        [unsafe] wait(SharedView, usize, u32) -> ();
-    }
     tma {
         [] evict_first() -> u64;
         [] evict_normal() -> u64;

@@ -5,6 +5,7 @@ use super::order::Stamp;
 use super::region::Region;
 use super::scheduler::{Wave, run_wave};
 use super::shared::MAX_SHARED;
+use super::stack;
 use crate::Kernel;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -22,16 +23,19 @@ pub struct LaunchConfig {
     pub cluster: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: usize,
+    /// Whether all blocks run at the same time, so that they may wait for each other.
+    pub cooperative: bool,
 }
 
 impl LaunchConfig {
-    /// Clusters of one block, no dynamic shared memory.
+    /// Clusters of one block, no dynamic shared memory, not cooperative.
     pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
         Self {
             grid,
             block,
             cluster: [1; 3],
             dynamic_shared: 0,
+            cooperative: false,
         }
     }
 
@@ -50,6 +54,8 @@ pub struct Options {
     pub schedule: Schedule,
     /// Steps (accesses to memory, barriers, collectives) after which the launch fails.
     pub max_steps: u64,
+    /// Whether data races are errors. What only the flow of data orders, as in a kernel whose blocks talk by values alone, counts as a race.
+    pub races: bool,
 }
 
 /// The order in which threads and blocks run. Correct kernels do the same in all.
@@ -65,12 +71,13 @@ pub enum Schedule {
 }
 
 impl Default for Options {
-    /// Sequential, a budget of 2^28 steps.
+    /// Sequential, a budget of 2^28 steps, races are errors.
     fn default() -> Self {
         Self {
             seed: 0,
             schedule: Schedule::Sequential,
             max_steps: 1 << 28,
+            races: true,
         }
     }
 }
@@ -170,6 +177,13 @@ fn check_config(kernel: &Kernel, config: &LaunchConfig, arguments: &[u64]) -> Re
             config.cluster, config.grid
         ));
     }
+    let at_once = count(config.grid) * threads;
+    if config.cooperative && at_once > stack::LIMIT as u64 {
+        return Err(format!(
+            "{at_once} threads of a cooperative launch, of at most {}",
+            stack::LIMIT
+        ));
+    }
     if config.dynamic_shared > MAX_SHARED {
         return Err(format!(
             "{} bytes of dynamic shared memory, of at most {MAX_SHARED}",
@@ -225,13 +239,32 @@ impl<'a> Launch<'a> {
     fn run(&self) -> Result<Report, Fault> {
         let clusters = self.blocks / count(self.config.cluster);
         let mut random = Random::new(self.options.seed);
+        let cooperative = self.config.cooperative;
         match self.options.schedule {
-            Schedule::Sequential => run_wave(Wave::new(self), &mut (0..clusters), 1, None),
+            Schedule::Parallel if cooperative => {
+                let order = random.order(clusters);
+                run_wave(
+                    Wave::new(self),
+                    &mut order.into_iter(),
+                    clusters as usize,
+                    None,
+                );
+            }
+            Schedule::Sequential => {
+                let at_a_time = if cooperative { clusters } else { 1 };
+                run_wave(
+                    Wave::new(self),
+                    &mut (0..clusters),
+                    at_a_time as usize,
+                    None,
+                );
+            }
             Schedule::Shuffled => {
                 let order = random.order(clusters);
                 let most =
                     (16384 / (count(self.config.block) * count(self.config.cluster))).clamp(1, 4);
-                let at_a_time = 1 + random.below(most);
+                let drawn = 1 + random.below(most);
+                let at_a_time = if cooperative { clusters } else { drawn };
                 run_wave(
                     Wave::new(self),
                     &mut order.into_iter(),

@@ -24,14 +24,14 @@
 //! `view.access::<T, R>(i, count, access, |ptr| …)`, with up to 16 aligned bytes at a time. The closure does the access itself and
 //! must neither suspend nor fault.
 //!
-//! # To add something to wait at (mbarriers, clusters)
+//! # To add something to wait at
 //!
 //! - Waiting: `thread.block_on("waits at …", location)` until another thread calls `block.wake(warp, lanes)`. What is never woken is
 //!   reported as a deadlock, with that text.
 //! - Ordering: whoever arrives leaves `order::snapshot(thread)` in the object, joined to what is there; whoever waits takes it
-//!   by `order::acquire(thread, &knowledge)`.
+//!   by `order::acquire(thread, &knowledge)`. `mbarrier` is an example.
 //! - State goes into `Block` (made in `block.rs`, made new again there for the next block) or `Thread`.
-//! - Blocks of a cluster are always resident together: `scheduler` starts and runs them as one.
+//! - Blocks of a cluster are always resident together: `scheduler` starts them as one, and keeps them until all have ended.
 //!
 //! Nothing that has to be dropped may live on a coroutine's stack across `suspend`, `block_on`, `step` or a fault: when a launch fails
 //! the stacks are simply forgotten. That goes for guards of locks and cells above all.
@@ -41,6 +41,7 @@ mod barrier;
 pub(crate) mod bf16x2;
 mod block;
 mod buffer;
+pub(crate) mod cluster;
 mod collective;
 mod context;
 pub(crate) mod cp_async;
@@ -51,6 +52,7 @@ mod launch;
 mod lists;
 pub(crate) mod macros;
 pub(crate) mod math;
+pub(crate) mod mbarrier;
 pub(crate) mod mma;
 mod order;
 mod place;
@@ -71,7 +73,7 @@ pub mod emu {
 }
 
 pub(crate) use global::GlobalView;
-pub(crate) use hopper::{cluster, mbarrier, tma, wgmma};
+pub(crate) use hopper::{tma, wgmma};
 pub(crate) use shared::{SharedView, dynamic_shared, dynamic_shared_aligned};
 pub(crate) use warp::*;
 

@@ -51,6 +51,13 @@ pub(crate) struct ThreadOrder {
     fenced: RefCell<Scoped>,
 }
 
+impl ThreadOrder {
+    /// What its last fence has published to other blocks.
+    pub(crate) fn fenced_for_device(&self) -> Option<Arc<Knowledge>> {
+        self.fenced.borrow().device.clone()
+    }
+}
+
 /// Knowledge that counts for everybody, and knowledge that counts within one block.
 #[derive(Clone, Default)]
 pub(crate) struct Scoped {
@@ -454,7 +461,10 @@ impl BlockKnowledge {
 }
 
 /// Both.
-fn join(a: &Option<Arc<Knowledge>>, b: &Option<Arc<Knowledge>>) -> Option<Arc<Knowledge>> {
+pub(crate) fn join(
+    a: &Option<Arc<Knowledge>>,
+    b: &Option<Arc<Knowledge>>,
+) -> Option<Arc<Knowledge>> {
     let (a, b) = match (a, b) {
         (Some(a), Some(b)) if !Arc::ptr_eq(a, b) => (a, b),
         (Some(one), _) | (None, Some(one)) => return Some(Arc::clone(one)),

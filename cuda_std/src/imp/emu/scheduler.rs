@@ -3,6 +3,7 @@
 pub(crate) use super::context::Wave;
 
 use super::block::Slot;
+use super::cluster;
 use super::collective;
 use super::context::{Block, Pause, Thread, Wait, set_current};
 use super::error::{ErrorKind, Fault, Site};
@@ -13,6 +14,7 @@ use super::turns::Turns;
 use corosensei::Coroutine;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 impl<'a> Wave<'a> {
     pub(crate) fn new(launch: &'a Launch<'a>) -> Self {
@@ -46,6 +48,7 @@ pub(crate) fn run_wave(
         slots: Vec::new(),
         stacks: Vec::new(),
         turns: Turns::new(random),
+        ended: Vec::new(),
         idle: 0,
     };
     let fault = match stack::take(most * threads, &mut runner.stacks) {
@@ -67,14 +70,17 @@ struct Runner<'a, 'w> {
     slots: Vec<Slot>,
     stacks: Vec<ThreadStack>,
     turns: Turns,
+    /// Blocks that have ended before others of their cluster.
+    ended: Vec<Rc<Block>>,
     /// Slices since something happened.
     idle: u64,
 }
 
 impl Runner<'_, '_> {
     fn run(&mut self, clusters: &mut dyn Iterator<Item = u64>, most: usize) -> Result<(), Fault> {
+        let cluster = count(self.wave.launch.config.cluster) as usize;
         loop {
-            while self.slots.len() < most {
+            while self.slots.len() + cluster <= most {
                 let Some(cluster) = clusters.next() else {
                     break;
                 };
@@ -164,7 +170,8 @@ impl Runner<'_, '_> {
                 origin[1] + rank / x % y,
                 origin[2] + rank / (x * y),
             ];
-            let block = Block::new(self.wave, id(index), index.map(|k| k as u32), cluster_id);
+            let index = (id(index), index.map(|k| k as u32));
+            let block = Block::new(self.wave, index.0, index.1, (cluster_id, rank as u32));
             let coroutines = block
                 .threads
                 .iter()
@@ -172,13 +179,30 @@ impl Runner<'_, '_> {
                 .collect();
             self.slots.push(Slot { block, coroutines });
         }
+        let started = &self.slots[self.slots.len() - count(config.cluster) as usize..];
+        let blocks: Vec<_> = started.iter().map(|slot| Rc::as_ptr(&slot.block)).collect();
+        for slot in started {
+            slot.block.member.join(&blocks);
+        }
     }
 
     fn finish(&mut self, slot: usize) {
         let Slot { block, coroutines } = self.slots.swap_remove(slot);
         self.stacks
             .extend(coroutines.into_iter().map(Coroutine::into_stack));
-        block.recycle();
+        let cluster = block.cluster_id;
+        self.ended.push(block);
+        // Others of the cluster may still look at it.
+        if self
+            .slots
+            .iter()
+            .all(|slot| slot.block.cluster_id != cluster)
+        {
+            let ended = self
+                .ended
+                .extract_if(.., |block| block.cluster_id == cluster);
+            ended.for_each(Block::recycle);
+        }
     }
 
     /// Forgets the coroutines of blocks that have not ended, and the blocks, which are in the middle of something.
@@ -279,6 +303,9 @@ impl Thread {
         block.live.set(block.live.get() - 1);
         if warp.arrived.get() != 0 && self.wave().fault.borrow().is_none() {
             collective::lane_ended(self);
+        }
+        if self.wave().fault.borrow().is_none() {
+            cluster::thread_ended(self);
         }
     }
 }

@@ -47,6 +47,25 @@ impl Arena {
         self.arrays.borrow_mut().clear();
     }
 
+    /// Checks an access of a thread of the cluster to bytes `at..at + bytes`, and does it.
+    pub(crate) fn access<R>(
+        &self,
+        thread: &Thread,
+        at: usize,
+        bytes: usize,
+        access: Access,
+        operate: impl FnOnce(*mut u8) -> R,
+    ) -> R {
+        let used = self.used.get();
+        if at.checked_add(bytes).is_none_or(|end| end > used) {
+            let message =
+                format!("{bytes} bytes at byte {at} of a block's {used} of shared memory");
+            let (action, location) = (access.kind.action(), access.location);
+            thread.report(ErrorKind::OutOfBounds, message, action, location);
+        }
+        access.run(thread, &self.region, at, bytes, operate)
+    }
+
     /// Names a place in it.
     pub(crate) fn describe(&self, region: &Region, at: usize) -> Option<String> {
         if !std::ptr::eq(region, &self.region) {

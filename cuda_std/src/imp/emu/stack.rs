@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex};
 const SIZE: usize = 256 << 10;
 
 /// Each stack is two mappings of the process (its guard page too), of which Linux allows 65530.
-const LIMIT: usize = 24 << 10;
+pub(crate) const LIMIT: usize = 31 << 10;
 
 /// A stack with a guard page, whose top lies at a place of its own within a page.
 ///

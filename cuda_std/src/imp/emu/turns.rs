@@ -17,6 +17,8 @@ pub(crate) struct Turns {
     slot: usize,
     warp: u32,
     lane: u32,
+    /// Whether a lane of the warp has polled in vain during the warp's turn.
+    polled: bool,
 }
 
 impl Turns {
@@ -35,6 +37,7 @@ impl Turns {
             slot: 0,
             warp: 0,
             lane: 31,
+            polled: false,
         }
     }
 
@@ -68,11 +71,14 @@ impl Turns {
             self.lane = pick(ready(self.slot, self.warp), random);
         } else {
             let later = here & (u32::MAX << self.lane << 1);
+            self.polled |= pause == Pause::Poll;
             if later != 0 {
                 self.lane = later.trailing_zeros();
             } else {
-                if here == 0 || matches!(pause, Pause::Yield | Pause::Poll) {
+                // The last lane may wait for those that poll.
+                if here == 0 || self.polled || pause == Pause::Yield {
                     self.next_warp(slots)?;
+                    self.polled = false;
                 }
                 self.lane = ready(self.slot, self.warp).trailing_zeros();
             }

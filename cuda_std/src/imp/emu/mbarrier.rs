@@ -1,0 +1,201 @@
+//! Barriers in shared memory.
+//!
+//! What the word in memory would hold is kept beside it; the word itself is accessed too, atomically, so that the shadow sees who uses a
+//! barrier that nothing orders behind its `init`. Whoever arrives, or whose bytes do, leaves what it knows, and whoever waits takes it.
+
+use super::access::{Access, Kind};
+use super::context::{Block, Thread, current};
+use super::error::ErrorKind;
+use super::order::{self, Knowledge, Ordering};
+use super::shared::SharedView;
+use std::cell::RefCell;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// A block's barriers, by the byte where they lie.
+#[derive(Default)]
+pub(crate) struct Mbarriers {
+    all: RefCell<Vec<(usize, Mbarrier)>>,
+}
+
+#[derive(Default)]
+struct Mbarrier {
+    /// Arrivals of a phase, and those that this one still lacks.
+    arrivals: u32,
+    missing: u32,
+    /// Bytes that it expects less those that have come.
+    bytes: i64,
+    /// Phases that have ended.
+    ended: u64,
+    /// What those know who have arrived in this phase, and who have in those before.
+    arriving: Option<Arc<Knowledge>>,
+    known: Option<Arc<Knowledge>>,
+    /// Lanes that wait, by warp.
+    waiting: [u32; 32],
+}
+
+impl Mbarriers {
+    /// As new, for the next block.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Nothing may suspend or fault in `change`.
+    fn with<R>(&self, at: usize, change: impl FnOnce(&mut Mbarrier) -> R) -> Option<R> {
+        let mut all = self.all.borrow_mut();
+        let found = all.iter_mut().find(|(place, _)| *place == at);
+        found.map(|(_, barrier)| change(barrier))
+    }
+}
+
+impl Mbarrier {
+    /// Ends the phase if nothing is missing; whom to wake.
+    fn settle(&mut self) -> [u32; 32] {
+        if self.missing > 0 || self.bytes != 0 {
+            return [0; 32];
+        }
+        self.missing = self.arrivals;
+        self.ended += 1;
+        self.known = order::join(&self.known, &self.arriving.take());
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+/// # Safety
+///
+/// - The contract of the views' accesses, for all functions below; but here what breaks it is reported.
+#[track_caller]
+pub(crate) unsafe fn init(view: SharedView, i: usize, arrivals: u32) {
+    let (thread, location) = (current(), Location::caller());
+    let at = view.addr() as usize + 8 * i;
+    // SAFETY: the caller keeps the contract.
+    unsafe { super::shared::st::<u64>(view, i, 0) };
+    let is_new = thread.block().mbarriers.with(at, |_| ()).is_none();
+    if !is_new || arrivals == 0 {
+        let message = if is_new {
+            "an mbarrier of no arrivals".to_string()
+        } else {
+            format!("the mbarrier at byte {at} was made before")
+        };
+        thread.report(ErrorKind::Barrier, message, "made it", location);
+    }
+    let barrier = Mbarrier {
+        arrivals,
+        missing: arrivals,
+        ..Mbarrier::default()
+    };
+    let mut all = thread.block().mbarriers.all.borrow_mut();
+    all.push((at, barrier));
+}
+
+pub(crate) fn fence_init() {
+    order::fence(current(), true);
+}
+
+#[track_caller]
+pub(crate) unsafe fn arrive(view: SharedView, i: usize) {
+    let at = view.addr() as usize + 8 * i;
+    change(current().block(), at, 1, 0, Location::caller());
+}
+
+#[track_caller]
+pub(crate) unsafe fn arrive_expect(view: SharedView, i: usize, bytes: u32) {
+    let at = view.addr() as usize + 8 * i;
+    change(
+        current().block(),
+        at,
+        1,
+        i64::from(bytes),
+        Location::caller(),
+    );
+}
+
+/// So many bytes have come for a barrier of `block`.
+pub(crate) fn complete(block: &Block, at: usize, bytes: u32, location: &'static Location<'static>) {
+    change(block, at, 0, -i64::from(bytes), location);
+}
+
+/// An arrival or none, and bytes more or less, at a barrier of a block of the cluster.
+fn change(
+    block: &Block,
+    at: usize,
+    arrivals: u32,
+    bytes: i64,
+    location: &'static Location<'static>,
+) {
+    let thread = current();
+    touch(thread, block, at, Kind::AtomicWrite, location);
+    let known = Some(order::snapshot(thread));
+    let woken = block.mbarriers.with(at, |barrier| {
+        if barrier.missing < arrivals {
+            return None;
+        }
+        barrier.missing -= arrivals;
+        barrier.bytes += bytes;
+        barrier.arriving = order::join(&barrier.arriving, &known);
+        Some(barrier.settle())
+    });
+    drop(known);
+    let message = match woken {
+        Some(Some(woken)) => {
+            for (warp, lanes) in block.warps.iter().zip(woken) {
+                if lanes != 0 {
+                    block.wake(warp, lanes);
+                }
+            }
+            return;
+        }
+        Some(None) => "more arrivals than the phase of the mbarrier expects",
+        None => "there is no mbarrier here",
+    };
+    let message = format!("{message}, at byte {at} of shared memory");
+    thread.report(ErrorKind::Barrier, message, "arrived", location);
+}
+
+#[track_caller]
+pub(crate) unsafe fn wait(view: SharedView, i: usize, parity: u32) {
+    let (thread, location) = (current(), Location::caller());
+    let (block, at) = (thread.block(), view.addr() as usize + 8 * i);
+    touch(thread, block, at, Kind::AtomicRead, location);
+    loop {
+        let warp = thread.warp().index as usize;
+        let ended = block.mbarriers.with(at, |barrier| {
+            // A phase that has ended is the one before, as whoever waits knows its place.
+            let ended = barrier.ended % 2 != u64::from(parity % 2);
+            if ended {
+                if let Some(known) = &barrier.known {
+                    order::acquire(thread, known);
+                }
+            } else {
+                barrier.waiting[warp] |= thread.bit();
+            }
+            ended
+        });
+        match ended {
+            Some(true) => return,
+            Some(false) => thread.block_on("waits at mbarrier::wait", location),
+            None => {
+                let message = format!("there is no mbarrier at byte {at} of shared memory");
+                thread.report(ErrorKind::Barrier, message, "waits", location);
+            }
+        }
+    }
+}
+
+/// An access to a barrier's word.
+fn touch(
+    thread: &Thread,
+    block: &Block,
+    at: usize,
+    kind: Kind,
+    location: &'static Location<'static>,
+) {
+    let access = Access {
+        kind,
+        reads: true,
+        ordering: Ordering::RELAXED,
+        location,
+    };
+    thread.step(location);
+    block.arena.access(thread, at, 8, access, |_| ());
+}

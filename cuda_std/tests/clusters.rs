@@ -1,0 +1,189 @@
+//! Clusters: blocks exchange values round after round and get the right ones in every schedule, and each way to get it wrong is found.
+
+mod support;
+
+use cuda_std::emu::{Buffer, EmuError, ErrorKind, LaunchConfig, Options};
+use cuda_std::shared::shared_array;
+use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::{Global, cluster, kernel, mbarrier};
+use support::{line_of, run, schedules};
+
+const SOURCE: &str = include_str!("clusters.rs");
+const THREADS: u32 = 64;
+const BLOCKS: u32 = 4;
+/// Values of an inbox: one of each thread of the cluster.
+const VALUES: u32 = BLOCKS * THREADS;
+
+/// Each round, every thread sends its value to all blocks, adds up what the next thread of each block sent, sends that, and
+/// takes the sum of what it then gets as its value. Nobody sends to an inbox before all have read it: whoever has everything of
+/// the other inbox knows that all have sent there, which they do after reading this one.
+///
+/// # Safety
+/// - `out` is valid for an element a thread of the grid; the launch has clusters of [`BLOCKS`].
+#[kernel(threads = THREADS)]
+pub unsafe fn exchange(out: *mut u64, rounds: u32, fault: u32) {
+    let (t, rank) = (thread_idx_x(), cluster::block_rank());
+    let first = shared_array![CLUSTERS_FIRST: [u64; VALUES as usize]];
+    let second = shared_array![CLUSTERS_SECOND: [u64; VALUES as usize]];
+    let barriers = shared_array![CLUSTERS_BARRIERS: [u64; 2]];
+    let bytes = match fault {
+        5 => 8 * VALUES - 8,
+        6 => 8 * VALUES + 8,
+        _ => 8 * VALUES,
+    };
+    let send = |inbox: cuda_std::Shared<u64>, barrier: u32, value: u64| {
+        for to in 0..BLOCKS {
+            let counter = cluster::map(barriers, to).from(barrier);
+            // SAFETY: inside; expected, and nobody reads it, unless broken.
+            unsafe { cluster::map(inbox, to).send(rank * THREADS + t, value, counter) }; // send
+        }
+    };
+    let sum = |inbox: cuda_std::Shared<u64>, from: u32| {
+        (0..BLOCKS).fold(0u64, |sum, block| {
+            // SAFETY: inside; complete, unless broken.
+            let value = unsafe { inbox.ld(block * THREADS + (t + from) % THREADS) }; // read
+            sum.wrapping_add(value)
+        })
+    };
+    // SAFETY: one thread makes and arms the barriers; the others come after.
+    unsafe {
+        if t == 0 {
+            mbarrier::init(barriers, 0, 1); // init
+            mbarrier::init(barriers, 1, 1);
+            if fault != 1 {
+                mbarrier::fence_init();
+            }
+        }
+        sync_threads();
+        if fault != 2 {
+            cluster::arrive_relaxed();
+            if fault == 8 && t == 5 {
+                cluster::arrive_relaxed(); // twice
+            }
+            cluster::wait();
+        }
+        if fault == 7 && rank == 3 {
+            return;
+        }
+        let mut value = u64::from(rank * THREADS + t);
+        for round in 0..rounds {
+            if t == 0 {
+                mbarrier::arrive_expect(barriers, 0, bytes);
+                if fault != 4 {
+                    mbarrier::arrive_expect(barriers, 1, 8 * VALUES);
+                }
+                if fault == 9 {
+                    mbarrier::arrive(barriers, 1);
+                    mbarrier::arrive(barriers, 1); // arrive
+                }
+            }
+            send(first, 0, value);
+            if fault != 3 {
+                mbarrier::wait(barriers, 0, round % 2); // wait
+            }
+            value = sum(first, 1);
+            if fault != 4 {
+                send(second, 1, value);
+                mbarrier::wait(barriers, 1, round % 2);
+                value = sum(second, 7);
+            }
+        }
+        Global::new(out, 8 * THREADS).st(block_idx_x() * THREADS + t, value);
+    }
+}
+
+fn launch(rounds: u32, fault: u32, options: &Options) -> Result<Vec<u64>, EmuError> {
+    let out = Buffer::<u64>::new((2 * VALUES) as usize);
+    let config = LaunchConfig {
+        cluster: [BLOCKS, 1, 1],
+        ..LaunchConfig::linear(2 * BLOCKS, THREADS)
+    };
+    let arguments = [out.arg(), u64::from(rounds), u64::from(fault)];
+    run(&EXCHANGE, config, &arguments, options)?;
+    Ok(out.read())
+}
+
+#[test]
+fn all_blocks_get_what_the_others_send() {
+    let mut values: Vec<u64> = (0..u64::from(VALUES)).collect();
+    for _ in 0..3 {
+        for from in [1, 7] {
+            let sum = |t: u32| {
+                let sent =
+                    (0..BLOCKS).map(|b| values[(b * THREADS + (t + from) % THREADS) as usize]);
+                sent.fold(0, u64::wrapping_add)
+            };
+            let sums: Vec<u64> = (0..THREADS).map(sum).collect();
+            values = sums.repeat(BLOCKS as usize);
+        }
+    }
+    for options in schedules() {
+        let got = launch(3, 0, &options).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(got, values.repeat(2), "{options:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_found() {
+    use ErrorKind::{Barrier, Deadlock, OutOfBounds, Race, Uninitialized};
+    // In some orders a value that nobody waited for, or a block's memory, is not even there.
+    let faults: [(u32, &[ErrorKind], &[&str]); 9] = [
+        (1, &[Race], &["init", "send"]),
+        (2, &[Race, Uninitialized, OutOfBounds], &["send"]),
+        (3, &[Race, Uninitialized], &["read"]),
+        (4, &[Race], &["send", "read"]),
+        (5, &[Race, Uninitialized, Deadlock], &[]),
+        (6, &[Deadlock], &["wait"]),
+        (7, &[Barrier, Deadlock], &[]),
+        (8, &[Barrier], &["twice"]),
+        (9, &[Barrier], &[]),
+    ];
+    for options in schedules() {
+        for (fault, kinds, marks) in faults {
+            let error = launch(2, fault, &options).expect_err("the planted fault");
+            let what = format!("fault {fault}, {options:?}: {error}");
+            assert!(kinds.contains(&error.kind), "{what}");
+            for mark in marks {
+                let line = line_of(SOURCE, mark);
+                let found = error
+                    .sites
+                    .iter()
+                    .any(|site| site.location.is_some_and(|at| at.line() == line));
+                assert!(found, "no site at line {line} ({mark}): {what}");
+            }
+        }
+    }
+}
+
+/// Which block and which cluster; 0 for a block that has none of the others' shared memory.
+///
+/// # Safety
+/// - `out` is valid for two elements a block.
+#[kernel(threads = 32)]
+pub unsafe fn places(out: *mut u32, rank: u32) {
+    let memory = shared_array![CLUSTERS_PLACES: [u64; 1]];
+    cluster::map(memory, rank);
+    let out = Global::new(out, 16);
+    if thread_idx_x() == 0 {
+        let at = 2 * block_idx_x();
+        // SAFETY: inside; a block's own elements.
+        unsafe {
+            out.st(at, cluster::block_rank());
+            out.st(at + 1, cluster::index_x() * 100 + cluster::count_x());
+        }
+    }
+}
+
+#[test]
+fn blocks_know_their_places() {
+    let config = LaunchConfig {
+        cluster: [4, 1, 1],
+        ..LaunchConfig::linear(8, 32)
+    };
+    let out = Buffer::<u32>::new(16);
+    run(&PLACES, config, &[out.arg(), 3], &Options::default()).unwrap();
+    let expected = (0..8).flat_map(|block| [block % 4, block / 4 * 100 + 2]);
+    assert_eq!(out.read(), expected.collect::<Vec<u32>>());
+    let error = run(&PLACES, config, &[out.arg(), 4], &Options::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::OutOfBounds, "{error}");
+}
