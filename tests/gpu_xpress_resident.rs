@@ -161,15 +161,16 @@ fn two_streams_at_once_get_through() {
             for &requests in all_or_few(&[1, 2, 5], &[2]) {
                 let step = bench.step(requests, 512, 0, seed);
                 let mut on_gpu = bench.upload(&step);
-                let [got, expected] = both(&mut bench, &mut on_gpu, &step, 6);
+                let passes = all_or_few(&[6], &[2])[0];
+                let [got, expected] = both(&mut bench, &mut on_gpu, &step, passes);
                 assert!(got == expected);
                 bench.hopper.set_cooperative(true);
                 bench.stop_early = false;
                 for round in 0..all_or_few(&[100], &[1])[0] {
                     for _ in 0..all_or_few(&[8], &[0])[0] {
-                        bench.enqueue_refine(&on_gpu, 6, true);
+                        bench.enqueue_refine(&on_gpu, passes, true);
                     }
-                    let got = bench.refine(&mut on_gpu, &step, 6, true);
+                    let got = bench.refine(&mut on_gpu, &step, passes, true);
                     assert!(got == expected, "{requests} requests, round {round}");
                     // Between them, a launch that holds part of the GPU and waits for nobody.
                     bench.hopper.set_cooperative(round % 2 == 0);

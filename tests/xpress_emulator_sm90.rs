@@ -141,6 +141,19 @@ impl Bench {
         options: Options,
     ) {
         let step = self.step(requests, count, passes as usize, u64::from(passes));
+        let (drafts, what) = self.refine(work, &step, (count, passes), options);
+        assert_eq!(drafts, step.refined, "{what}");
+    }
+
+    /// The tokens of a kernel, and what was done.
+    fn refine(
+        &self,
+        work: &Work<'_>,
+        step: &Step,
+        (count, passes): (usize, u32),
+        options: Options,
+    ) -> (Vec<i64>, String) {
+        let requests = step.previous.len();
         let [blocks, previous] = [&step.blocks, &step.previous].map(|v| Buffer::from_slice(v));
         let (xh, ids) = (Buffer::from_slice(&step.xh), Buffer::from_slice(&step.ids));
         let logits = Buffer::from_slice(&step.logits);
@@ -178,14 +191,11 @@ impl Bench {
         let what = format!(
             "{name}, {requests} requests, {count} candidates, {passes} passes, {options:?}"
         );
-        assert_eq!(drafts.read(), step.refined, "{what}");
-        let blocks = blocks.read();
-        for (block, drafts) in blocks
-            .chunks_exact(16)
-            .zip(step.refined.chunks_exact(DRAFTS))
-        {
+        let (blocks, drafts) = (blocks.read(), drafts.read());
+        for (block, drafts) in blocks.chunks_exact(16).zip(drafts.chunks_exact(DRAFTS)) {
             assert_eq!(&block[1..], drafts, "{what}: the blocks");
         }
+        (drafts, what)
     }
 }
 
@@ -338,4 +348,52 @@ fn refinements_pass_by_pass_equal_the_reference() {
         ..Options::shuffled(4)
     };
     bench.check_refinement(&kernel, 1, (200, 2), shuffled);
+}
+
+/// Tokens and candidates that are none, logits that are no numbers: nothing outside the tables is read, and all kernels agree.
+#[test]
+fn hostile_values_are_handled_alike() {
+    let mut bench = Bench::new();
+    let mut step = bench.step(2, 100, 0, 9);
+    let hostile = [-1, 700, i64::MIN, i64::MAX, 1 << 32];
+    for (i, token) in step.blocks.iter_mut().enumerate() {
+        if i % 3 == 1 {
+            *token = hostile[i % 5];
+        }
+    }
+    step.previous[0] = -1;
+    for (i, id) in step.ids.iter_mut().enumerate() {
+        if i % 7 == 0 {
+            *id = [-1, 700, i32::MIN, i32::MAX][i % 4];
+        }
+    }
+    let special = [
+        bf16::NAN,
+        bf16::NEG_INFINITY,
+        bf16::INFINITY,
+        bf16::NEG_ZERO,
+    ];
+    for (i, logit) in step.logits.iter_mut().enumerate() {
+        if i / 100 == 4 {
+            *logit = [bf16::NAN, bf16::NEG_INFINITY][i % 2];
+        } else if i % 11 == 0 {
+            *logit = special[i % 4];
+        }
+    }
+    let scratch = Scratch::new(false);
+    let five = refine_resident_sm90::XPRESS_REFINE_RESIDENT_5;
+    let races = |races| Options {
+        races,
+        ..Options::default()
+    };
+    let all = [
+        (Work::Slots(1, 1), true),
+        (Work::Slots(2, 1), true),
+        (Work::Slots(3, 1), true),
+        (Work::Passes(&five, 5, &scratch), false),
+    ];
+    let all = all.map(|(work, check)| bench.refine(&work, &step, (100, 2), races(check)));
+    for (drafts, what) in &all {
+        assert_eq!(*drafts, all[0].0, "{what}");
+    }
 }

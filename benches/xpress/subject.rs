@@ -10,6 +10,8 @@ use specdraft::xpress::{
     BlockLayout, Generate, GeneratedStep, Mlp, XpressConfig, XpressHead, XpressLimits, bf16,
 };
 
+use crate::harness::profile;
+
 /// Candidates and passes.
 pub(crate) const C: usize = 512;
 pub(crate) const PASSES: usize = 6;
@@ -92,6 +94,8 @@ impl Head {
         // Each pass costs what a pass that changes something costs.
         refiner.set_early_stop(false);
         refiner.set_pruning(false)?;
+        // A profiler repeats a launch, and cannot repeat one that needs the whole GPU at once.
+        refiner.set_cooperative_launch(!profile::is_on());
         Ok(Self { refiner, head })
     }
 }
