@@ -15,6 +15,7 @@
 //! All state belongs to the calling thread, as do contexts in the real driver; tests do not meet.
 
 mod calls;
+mod launch;
 mod state;
 
 use std::ffi::{CStr, c_int, c_void};

@@ -5,12 +5,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use cuda_std::Kernel;
 use specdraft_kernels::abi::KERNELS;
 
+use super::launch::{LaunchConfig, launch, most_shared, own_shared};
 use super::state::{
     CAPTURE_INVALIDATED, INVALID_DEVICE, INVALID_PTX, INVALID_VALUE, Kind, NOT_FOUND,
-    OUT_OF_MEMORY, State, UNSUPPORTED_PTX_VERSION, Work, with,
+    OUT_OF_MEMORY, UNSUPPORTED_PTX_VERSION, Work, with,
 };
 
-type Handle = *mut c_void;
+pub(super) type Handle = *mut c_void;
 
 /// Defines each function with the driver's name and C signature, and `address`, which finds them.
 macro_rules! functions {
@@ -53,44 +54,7 @@ fn kernel(name: &str) -> Option<&'static Kernel> {
     KERNELS.iter().find(|kernel| kernel.name == name)
 }
 
-/// `CUlaunchConfig`, as cuda.h lays it out.
-#[repr(C)]
-struct LaunchConfig {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared_bytes: c_uint,
-    stream: Handle,
-    attributes: *const LaunchAttribute,
-    num_attributes: c_uint,
-}
-
-/// `CUlaunchAttribute`, as cuda.h lays it out.
-#[repr(C)]
-struct LaunchAttribute {
-    id: c_uint,
-    pad: [u8; 4],
-    value: [u64; 8],
-}
-
 const MULTIPROCESSORS: c_int = 132;
-
-/// Shared memory that a block may have.
-fn most_shared(capability: (c_int, c_int)) -> c_int {
-    match capability {
-        (8, 0) => 166_912,
-        (9 | 10, _) => 232_448,
-        _ => 101_376,
-    }
-}
-
-/// Shared memory of a kernel that no launch asks for: of those that also have some that launches ask for.
-fn own_shared(kernel: &str) -> c_int {
-    if kernel.starts_with("xpress_select") {
-        4368
-    } else {
-        0
-    }
-}
 
 /// Of a multiprocessor.
 const SHARED_BYTES: usize = 228 << 10;
@@ -521,47 +485,4 @@ functions! {
     fn cuEventDestroy_v2(state, event: Handle) {
         state.destroy(event, Kind::Event).map(drop)
     }
-}
-
-/// # Safety
-/// - As for `cuLaunchKernel`: `params` points to one value for each parameter of the kernel.
-unsafe fn launch(
-    state: &mut State,
-    function: Handle,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared_bytes: u32,
-    stream: Handle,
-    params: *mut *mut c_void,
-) -> Result<(), c_int> {
-    let kernel = state.kernel(function)?;
-    let stream = state.stream(stream)?;
-    let threads = block[0] * block[1] * block[2];
-    let wrong_block = kernel.threads.is_some_and(|t| t != threads) || threads > 1024;
-    if wrong_block || threads == 0 || grid.contains(&0) || grid[1] > 65_535 || grid[2] > 65_535 {
-        return Err(INVALID_VALUE);
-    }
-    let args = kernel.params.iter().enumerate().map(|(index, param)| {
-        // SAFETY: the caller's: a value of the parameter's size.
-        unsafe {
-            let value = *params.add(index);
-            match param.ty.size() {
-                4 => value.cast::<u32>().read().into(),
-                _ => value.cast::<u64>().read(),
-            }
-        }
-    });
-    let args = args.collect();
-    state.log.launches.push((kernel.name, grid, block[0]));
-    state.log.streams.push(stream);
-    state.enqueue(
-        stream,
-        Work::Launch {
-            kernel,
-            grid,
-            block,
-            shared_bytes,
-            args,
-        },
-    )
 }
