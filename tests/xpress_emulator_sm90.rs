@@ -1,4 +1,4 @@
-//! The refiner's cluster kernels in the emulator: every access and barrier checked, the reference's answers.
+//! The refiner's cluster kernels in the emulator: the reference's answers, with accesses and barriers checked, and races but where a test says so.
 
 use std::sync::Arc;
 

@@ -26,6 +26,7 @@ pub unsafe fn exchange(out: *mut u64, rounds: u32, fault: u32) {
     let first = shared_array![CLUSTERS_FIRST: [u64; VALUES as usize]];
     let second = shared_array![CLUSTERS_SECOND: [u64; VALUES as usize]];
     let barriers = shared_array![CLUSTERS_BARRIERS: [u64; 2]];
+    let spare = shared_array![CLUSTERS_SPARE: [u64; BLOCKS as usize]];
     let bytes = match fault {
         5 => 8 * VALUES - 8,
         6 => 8 * VALUES + 8,
@@ -50,6 +51,9 @@ pub unsafe fn exchange(out: *mut u64, rounds: u32, fault: u32) {
         if t == 0 {
             mbarrier::init(barriers, 0, 1); // init
             mbarrier::init(barriers, 1, 1);
+            if fault == 12 {
+                mbarrier::init(barriers, 1, 1); // init again
+            }
             if fault != 1 {
                 mbarrier::fence_init();
             }
@@ -57,10 +61,24 @@ pub unsafe fn exchange(out: *mut u64, rounds: u32, fault: u32) {
         sync_threads();
         if fault != 2 {
             cluster::arrive_relaxed();
-            if fault == 8 && t == 5 {
+            if fault == 8 && t < 32 {
                 cluster::arrive_relaxed(); // twice
             }
+            if fault == 13 {
+                if t % 2 == 0 {
+                    cluster::wait(); // some arrive
+                } else {
+                    cluster::wait();
+                }
+            }
             cluster::wait();
+            if fault == 10 {
+                cluster::wait(); // wait for nothing
+            }
+            if fault == 11 {
+                let counter = cluster::map(barriers, (rank + 1) % BLOCKS);
+                cluster::map(first, rank).send(0, 0, counter); // send elsewhere
+            }
         }
         if fault == 7 && rank == 3 {
             return;
@@ -73,7 +91,6 @@ pub unsafe fn exchange(out: *mut u64, rounds: u32, fault: u32) {
                     mbarrier::arrive_expect(barriers, 1, 8 * VALUES);
                 }
                 if fault == 9 {
-                    mbarrier::arrive(barriers, 1);
                     mbarrier::arrive(barriers, 1); // arrive
                 }
             }
@@ -82,6 +99,11 @@ pub unsafe fn exchange(out: *mut u64, rounds: u32, fault: u32) {
                 mbarrier::wait(barriers, 0, round % 2); // wait
             }
             value = sum(first, 1);
+            if fault == 14 && round + 1 == rounds && t == 0 {
+                // Bytes that no phase expects, in the last one.
+                let counter = cluster::map(barriers, (rank + 1) % BLOCKS);
+                cluster::map(spare, (rank + 1) % BLOCKS).send(rank, 0, counter);
+            }
             if fault != 4 {
                 send(second, 1, value);
                 mbarrier::wait(barriers, 1, round % 2);
@@ -125,20 +147,25 @@ fn all_blocks_get_what_the_others_send() {
 
 #[test]
 fn what_is_wrong_is_found() {
-    use ErrorKind::{Barrier, Deadlock, OutOfBounds, Race, Uninitialized};
-    // In some orders a value that nobody waited for, or a block's memory, is not even there.
-    let faults: [(u32, &[ErrorKind], &[&str]); 9] = [
+    use ErrorKind::{Barrier, Deadlock, Divergence, Race, Uninitialized};
+    // In some orders a value that nobody waited for, or a barrier, is not even there.
+    let faults: [(u32, &[ErrorKind], &[&str]); 14] = [
         (1, &[Race], &["init", "send"]),
-        (2, &[Race, Uninitialized, OutOfBounds], &["send"]),
+        (2, &[Race, Uninitialized], &["send"]),
         (3, &[Race, Uninitialized], &["read"]),
         (4, &[Race], &["send", "read"]),
-        (5, &[Race, Uninitialized, Deadlock], &[]),
+        (5, &[Race, Uninitialized, Barrier], &[]),
         (6, &[Deadlock], &["wait"]),
         (7, &[Barrier, Deadlock], &[]),
         (8, &[Barrier], &["twice"]),
-        (9, &[Barrier], &[]),
+        (9, &[Barrier], &["arrive"]),
+        (10, &[Barrier], &["wait for nothing"]),
+        (11, &[Barrier], &["send elsewhere"]),
+        (12, &[Barrier], &["init again"]),
+        (13, &[Divergence], &["some arrive"]),
+        (14, &[Barrier, Race, Uninitialized], &[]),
     ];
-    for options in schedules() {
+    for options in schedules().into_iter().take(8) {
         for (fault, kinds, marks) in faults {
             let error = launch(2, fault, &options).expect_err("the planted fault");
             let what = format!("fault {fault}, {options:?}: {error}");
@@ -152,6 +179,58 @@ fn what_is_wrong_is_found() {
                 assert!(found, "no site at line {line} ({mark}): {what}");
             }
         }
+    }
+}
+
+/// Every thread writes a word, arrives, and reads its neighbour's once all have arrived, round after round. If broken, the last
+/// of each warp does not wait.
+///
+/// # Safety
+/// - `out` is valid for an element a thread.
+#[kernel(threads = THREADS)]
+pub unsafe fn arrivals(out: *mut u64, broken: u32) {
+    let t = thread_idx_x();
+    let values = shared_array![ARRIVALS_VALUES: [u64; THREADS as usize]];
+    let barriers = shared_array![ARRIVALS_BARRIERS: [u64; 2]];
+    // SAFETY: inside; between an arrival of everybody and a wait for it, unless broken.
+    unsafe {
+        if t == 0 {
+            mbarrier::init(barriers, 0, THREADS);
+            mbarrier::init(barriers, 1, THREADS);
+        }
+        sync_threads();
+        let mut value = u64::from(t);
+        for round in 0..3 {
+            values.st(t, value); // write
+            mbarrier::arrive(barriers, 0);
+            if broken == 0 || t % 32 != 31 {
+                mbarrier::wait(barriers, 0, round % 2);
+            }
+            value += values.ld((t + 1) % THREADS); // take
+            mbarrier::arrive(barriers, 1);
+            mbarrier::wait(barriers, 1, round % 2);
+        }
+        Global::new(out, THREADS).st(t, value);
+    }
+}
+
+#[test]
+fn arrivals_order_what_was_done_before() {
+    let mut expected: Vec<u64> = (0..u64::from(THREADS)).collect();
+    for _ in 0..3 {
+        let next = (0..expected.len()).map(|t| expected[t] + expected[(t + 1) % expected.len()]);
+        expected = next.collect();
+    }
+    for options in schedules() {
+        let out = Buffer::<u64>::new(THREADS as usize);
+        let config = LaunchConfig::linear(1, THREADS);
+        run(&ARRIVALS, config, &[out.arg(), 0], &options).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(out.read(), expected, "{options:?}");
+        let error = run(&ARRIVALS, config, &[out.arg(), 1], &options).expect_err("broken");
+        let kinds = [ErrorKind::Race, ErrorKind::Uninitialized];
+        assert!(kinds.contains(&error.kind), "{error}");
+        let take = line_of(SOURCE, "take");
+        assert!(error.to_string().contains(&format!(":{take}:")), "{error}");
     }
 }
 

@@ -366,7 +366,7 @@ fn residents<const N: usize>(kernels: &[Clustered<N>; 3]) -> [u32; 3] {
 
 /// What a round takes of the kernels for 1, 2 and 3 requests a cluster: tenths of microseconds and microseconds on an H200.
 const LATENT_COSTS: [u32; 3] = [55, 75, 97];
-const REFINE_COSTS: [u32; 3] = [49, 75, 106];
+const REFINE_COSTS: [u32; 3] = [40, 64, 94];
 
 /// What the general kernels take for latents, in the same unit, as far as it matters: they are slower once a multiprocessor has more than one
 /// tile of two requests by 32 channels. On an H200 30 requests take 7.3 us in clusters and 8.4 in tiles, 32 take 9.1 and 8.5, 48 take

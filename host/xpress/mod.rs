@@ -42,6 +42,7 @@ mod mixer;
 #[cfg(any(feature = "emulator", feature = "cuda"))]
 pub(crate) mod norms;
 #[cfg(any(feature = "emulator", feature = "cuda"))]
+#[doc(hidden)]
 pub mod packed;
 #[cfg(any(feature = "emulator", feature = "cuda"))]
 pub(crate) mod plan;

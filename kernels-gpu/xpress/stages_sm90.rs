@@ -1,4 +1,5 @@
-//! The latent stage spread over a cluster of eight blocks: what the kernels of `latent_sm90.rs` and `refine_topc_sm90.rs` share.
+//! The latent stage spread over a cluster of eight blocks: what the kernels of `latent_sm90.rs`, `refine_topc_sm90.rs` and
+//! `refine_resident_sm90.rs` share.
 //!
 //! A block owns 32 channels and 64 hidden units. It computes them for some rows (tokens' slots, or passes), in *halves* of eight:
 //!

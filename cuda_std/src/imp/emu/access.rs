@@ -128,7 +128,11 @@ impl Access {
             // SAFETY: `at..at + size` lies in the region, and this host thread has it alone or holds its lock.
             let cell = unsafe { cells.get(word) };
             let conflict = cell.access(cells, word, thread, self, place);
-            if let Some(conflict) = conflict.filter(|_| thread.wave().launch.options.races) {
+            let counts = |conflict: &Conflict| {
+                let read_only = [self.kind, conflict.kind].contains(&Kind::ReadOnly);
+                read_only || thread.wave().launch.options.races
+            };
+            if let Some(conflict) = conflict.filter(counts) {
                 return Some(self.conflict(thread, region, word * 4, conflict));
             }
         }

@@ -3,6 +3,7 @@
 //! What is sent arrives at once, before its bytes are counted: a reader that does not wait races with the write in every schedule.
 
 use super::access::{Access, Kind};
+use super::collective::{Name, collective, name};
 use super::context::{Block, Thread, current};
 use super::error::ErrorKind;
 use super::launch::count;
@@ -44,7 +45,10 @@ impl Member {
     }
 
     /// Makes it know its cluster, before any of its threads runs.
-    pub(crate) fn join(&self, blocks: &[*const Block]) {
+    ///
+    /// # Safety
+    /// - The blocks stay in place until all have ended, or none of their threads runs any more.
+    pub(crate) unsafe fn join(&self, blocks: &[*const Block]) {
         self.blocks.replace(blocks.into());
     }
 }
@@ -54,6 +58,17 @@ impl Block {
         let block = *self.member.blocks.borrow().get(rank as usize)?;
         // SAFETY: the scheduler keeps a cluster's blocks in place until all have ended.
         Some(unsafe { &*block })
+    }
+
+    /// Gives a static array its place in all blocks of the cluster: one layout for all, whoever meets it first.
+    pub(crate) fn place_array(&self, name: &'static str, bytes: usize) -> Result<usize, String> {
+        let start = self.arena.array(name, bytes)?;
+        if self.with_rank(1).is_some() {
+            for block in (0..).map_while(|rank| self.with_rank(rank)) {
+                block.arena.array(name, bytes)?;
+            }
+        }
+        Ok(start)
     }
 
     /// Names a place in another block's shared memory.
@@ -99,7 +114,7 @@ pub(crate) fn count_x() -> u32 {
 #[track_caller]
 pub(crate) fn arrive_relaxed() {
     let (thread, location) = (current(), Location::caller());
-    thread.step(location);
+    meet(thread, name!("cluster::arrive_relaxed"), location);
     let barrier = thread.block().cluster_barrier();
     if thread
         .arrived_at_cluster
@@ -120,7 +135,7 @@ pub(crate) fn arrive_relaxed() {
 #[track_caller]
 pub(crate) fn wait() {
     let (thread, location) = (current(), Location::caller());
-    thread.step(location);
+    meet(thread, name!("cluster::wait"), location);
     let barrier = thread.block().cluster_barrier();
     let Some(phase) = thread.arrived_at_cluster.take() else {
         let message = "a thread waits at its cluster's barrier without having arrived".to_string();
@@ -134,6 +149,12 @@ pub(crate) fn wait() {
     if let Some(known) = &*barrier.known.borrow() {
         order::acquire(thread, known);
     }
+}
+
+/// The lanes of a warp come together, which orders nothing.
+fn meet(thread: &Thread, name: Name, location: &'static Location<'static>) {
+    let lanes = thread.warp().exist & !thread.warp().done.get();
+    collective(name, lanes, (), location, |_, _, outputs| outputs.fill(()));
 }
 
 /// Ends the phase if all threads of the cluster have arrived.
@@ -214,6 +235,7 @@ fn write(
     let thread = current();
     let place = |addr: u32| (addr >> RANK, addr as usize % (1 << RANK));
     let ((rank, at), (counts, counter)) = (place(addr), place(barrier));
+    thread.step(location);
     let block = thread
         .block()
         .with_rank(rank)
@@ -225,7 +247,6 @@ fn write(
         }
         Some(block) => {
             let access = Access::plain(Kind::Write, location);
-            access.step(thread);
             block
                 .arena
                 .access(thread, at, bytes as usize, access, store);

@@ -66,7 +66,7 @@ pub enum Schedule {
     /// Drawn from the seed: the order of blocks, how many run at a time, which thread runs next and for how long, also in
     /// the middle of straight-line code.
     Shuffled,
-    /// Blocks in a shuffled order on rayon's threads; each as in `Sequential`.
+    /// Blocks in a shuffled order on rayon's threads, those of a cluster on one; each as in `Sequential`. Of a cooperative launch all on one.
     Parallel,
 }
 
@@ -177,7 +177,7 @@ fn check_config(kernel: &Kernel, config: &LaunchConfig, arguments: &[u64]) -> Re
             config.cluster, config.grid
         ));
     }
-    let at_once = count(config.grid) * threads;
+    let at_once = count(config.grid).saturating_mul(threads);
     if config.cooperative && at_once > stack::LIMIT as u64 {
         return Err(format!(
             "{at_once} threads of a cooperative launch, of at most {}",

@@ -5,7 +5,7 @@
 
 use super::access::{Access, Kind};
 use super::context::{Block, Thread, current};
-use super::error::ErrorKind;
+use super::error::{ErrorKind, Fault, Site};
 use super::order::{self, Knowledge, Ordering};
 use super::shared::SharedView;
 use std::cell::RefCell;
@@ -67,9 +67,9 @@ impl Mbarrier {
 #[track_caller]
 pub(crate) unsafe fn init(view: SharedView, i: usize, arrivals: u32) {
     let (thread, location) = (current(), Location::caller());
-    let at = view.addr() as usize + 8 * i;
     // SAFETY: the caller keeps the contract.
     unsafe { super::shared::st::<u64>(view, i, 0) };
+    let at = place(view, i);
     let is_new = thread.block().mbarriers.with(at, |_| ()).is_none();
     if !is_new || arrivals == 0 {
         let message = if is_new {
@@ -88,26 +88,49 @@ pub(crate) unsafe fn init(view: SharedView, i: usize, arrivals: u32) {
     all.push((at, barrier));
 }
 
+/// Where element `i` lies, in bytes.
+#[track_caller]
+fn place(view: SharedView, i: usize) -> usize {
+    view.slice(i.wrapping_mul(8), 8).addr() as usize
+}
+
+/// Publishes more than it does on a GPU: all that the thread knows, not the barriers that it has made alone.
 pub(crate) fn fence_init() {
     order::fence(current(), true);
 }
 
 #[track_caller]
 pub(crate) unsafe fn arrive(view: SharedView, i: usize) {
-    let at = view.addr() as usize + 8 * i;
-    change(current().block(), at, 1, 0, Location::caller());
+    let location = Location::caller();
+    current().step(location);
+    change(current().block(), place(view, i), 1, 0, location);
 }
 
 #[track_caller]
 pub(crate) unsafe fn arrive_expect(view: SharedView, i: usize, bytes: u32) {
-    let at = view.addr() as usize + 8 * i;
-    change(
-        current().block(),
-        at,
-        1,
-        i64::from(bytes),
-        Location::caller(),
-    );
+    let location = Location::caller();
+    current().step(location);
+    let bytes = i64::from(bytes);
+    change(current().block(), place(view, i), 1, bytes, location);
+}
+
+/// A thread has ended, the block's last: all bytes that have come should have been expected.
+pub(crate) fn block_ended(thread: &Thread) {
+    let all = thread.block().mbarriers.all.borrow();
+    let unexpected = all.iter().find(|(_, barrier)| barrier.bytes < 0);
+    let unexpected = unexpected.map(|&(at, ref barrier)| (at, -barrier.bytes));
+    drop(all);
+    if let Some((at, bytes)) = unexpected {
+        let message = format!(
+            "{bytes} bytes have come for the mbarrier at byte {at} of shared memory that no phase expects"
+        );
+        thread.fault(Fault::new(ErrorKind::Barrier, message).with_site(Site {
+            action: "ended",
+            block: thread.block().index,
+            threads: vec![thread.number],
+            location: None,
+        }));
+    }
 }
 
 /// So many bytes have come for a barrier of `block`.
@@ -128,16 +151,19 @@ fn change(
     let known = Some(order::snapshot(thread));
     let woken = block.mbarriers.with(at, |barrier| {
         if barrier.missing < arrivals {
-            return None;
+            return Err("more arrivals than the phase of the mbarrier expects");
         }
         barrier.missing -= arrivals;
         barrier.bytes += bytes;
+        if barrier.missing == 0 && barrier.bytes < 0 {
+            return Err("more bytes than the phase of the mbarrier expects");
+        }
         barrier.arriving = order::join(&barrier.arriving, &known);
-        Some(barrier.settle())
+        Ok(barrier.settle())
     });
     drop(known);
     let message = match woken {
-        Some(Some(woken)) => {
+        Some(Ok(woken)) => {
             for (warp, lanes) in block.warps.iter().zip(woken) {
                 if lanes != 0 {
                     block.wake(warp, lanes);
@@ -145,7 +171,7 @@ fn change(
             }
             return;
         }
-        Some(None) => "more arrivals than the phase of the mbarrier expects",
+        Some(Err(message)) => message,
         None => "there is no mbarrier here",
     };
     let message = format!("{message}, at byte {at} of shared memory");
@@ -155,7 +181,12 @@ fn change(
 #[track_caller]
 pub(crate) unsafe fn wait(view: SharedView, i: usize, parity: u32) {
     let (thread, location) = (current(), Location::caller());
-    let (block, at) = (thread.block(), view.addr() as usize + 8 * i);
+    thread.step(location);
+    let (block, at) = (thread.block(), place(view, i));
+    if parity > 1 {
+        let message = format!("a phase of parity {parity}");
+        thread.report(ErrorKind::Barrier, message, "waits", location);
+    }
     touch(thread, block, at, Kind::AtomicRead, location);
     loop {
         let warp = thread.warp().index as usize;
@@ -196,6 +227,5 @@ fn touch(
         ordering: Ordering::RELAXED,
         location,
     };
-    thread.step(location);
     block.arena.access(thread, at, 8, access, |_| ());
 }

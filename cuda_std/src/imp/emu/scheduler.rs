@@ -8,6 +8,7 @@ use super::collective;
 use super::context::{Block, Pause, Thread, Wait, set_current};
 use super::error::{ErrorKind, Fault, Site};
 use super::launch::{Launch, Random, count};
+use super::mbarrier;
 use super::region::Regions;
 use super::stack::{self, ThreadStack};
 use super::turns::Turns;
@@ -182,7 +183,8 @@ impl Runner<'_, '_> {
         let started = &self.slots[self.slots.len() - count(config.cluster) as usize..];
         let blocks: Vec<_> = started.iter().map(|slot| Rc::as_ptr(&slot.block)).collect();
         for slot in started {
-            slot.block.member.join(&blocks);
+            // SAFETY: `finish` keeps blocks until all of their cluster have ended; after a fault none of their threads runs.
+            unsafe { slot.block.member.join(&blocks) };
         }
     }
 
@@ -306,6 +308,9 @@ impl Thread {
         }
         if self.wave().fault.borrow().is_none() {
             cluster::thread_ended(self);
+            if block.live.get() == 0 {
+                mbarrier::block_ended(self);
+            }
         }
     }
 }

@@ -79,7 +79,7 @@ impl Arena {
         })
     }
 
-    fn array(&self, name: &'static str, bytes: usize) -> Result<usize, String> {
+    pub(crate) fn array(&self, name: &'static str, bytes: usize) -> Result<usize, String> {
         let mut arrays = self.arrays.borrow_mut();
         if let Some(array) = arrays
             .iter()
@@ -118,7 +118,7 @@ impl SharedView {
     #[track_caller]
     pub fn array(name: &'static str, bytes: usize) -> Self {
         let thread = current();
-        match thread.block().arena.array(name, bytes) {
+        match thread.block().place_array(name, bytes) {
             Ok(start) => Self { start, bytes },
             Err(message) => thread.report(
                 ErrorKind::SharedMemory,

@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex};
 /// Room for a kernel's locals and for a panic's backtrace; only touched pages take memory.
 const SIZE: usize = 256 << 10;
 
-/// Each stack is two mappings of the process (its guard page too), of which Linux allows 65530.
+/// Each stack is two mappings of the process (its guard page too), of which Linux allows 65530; the rest of the process has two thousand.
 pub(crate) const LIMIT: usize = 31 << 10;
 
 /// A stack with a guard page, whose top lies at a place of its own within a page.
