@@ -4,11 +4,12 @@ mod xpress_engine;
 
 use std::sync::Arc;
 
+use specdraft::cpu::CpuXpress;
 use specdraft::driver::{Context, Driver, Module, Stream};
 use specdraft::xpress::cuda::{CudaXpress, OwnedCudaXpress, XpressKernels};
 use specdraft::xpress::{
-    BlockLayout, Generate, RawMixer, XpressConfig, XpressHead, XpressLimits, XpressMemory,
-    XpressWeights, bf16,
+    BlockLayout, Generate, Mlp, RawMixer, RefineInputs, XpressBackend, XpressConfig, XpressHead,
+    XpressLimits, XpressMemory, XpressWeights, bf16,
 };
 use specdraft::{Error, Result};
 use test_support::fake_cuda::FakeCuda;
@@ -306,6 +307,58 @@ fn fake_of(capability: (i32, i32)) -> (FakeCuda, Arc<XpressKernels>) {
     let context = Context::primary(&driver.device(0).unwrap()).unwrap();
     let module = Module::built_in(&context).unwrap();
     (fake, Arc::new(XpressKernels::load(&module).unwrap()))
+}
+
+/// The cluster kernels of a Hopper GPU: which are picked, what they are given, and the reference's answers.
+#[test]
+fn cluster_kernels_equal_the_reference() {
+    let (_fake, kernels) = fake();
+    let config = XpressConfig {
+        vocab_size: 300,
+        hidden_size: 16,
+        rank: 256,
+        mlp_hidden: 512,
+        block_size: 16,
+        num_passes: 2,
+        topc: 40,
+    };
+    let head = Arc::new(XpressHead::generate(&config, Generate::Exact, 1).unwrap());
+    let limits = XpressLimits::new(2, &config);
+    let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
+    let mut gpu = OwnedCudaXpress::with_kernels(kernels, &head, limits).unwrap();
+    assert!(gpu.inner().has_hopper());
+    let refined = [
+        (1, true, "xpress_refine_resident_1"),
+        (2, true, "xpress_refine_resident_3"),
+        (2, false, "xpress_refine_topc_1"),
+    ];
+    for (n, cooperative, name) in refined {
+        let step = config.generate_step(n, Generate::Exact, n as u64).unwrap();
+        let inputs = RefineInputs {
+            base: step.base().unwrap(),
+            hidden: step.hidden().unwrap(),
+            anchors: &step.anchors,
+            previous: &step.previous,
+            seeds: None,
+            passes: 2,
+            topc: 40,
+        };
+        gpu.inner_mut().set_cooperative_launch(cooperative);
+        let got = gpu.refine(&inputs).unwrap();
+        assert_eq!(gpu.inner().last_latents(), Some(name));
+        assert_eq!(got, cpu.refine(&inputs).unwrap(), "{name}");
+    }
+    let step = config.generate_step(1, Generate::Exact, 100).unwrap();
+    let blocks: Vec<i64> = (0..16).map(|i| i * 20 - 1).collect();
+    let xh = cpu.hidden_cache(step.hidden().unwrap()).unwrap();
+    let latents = |backend: &mut dyn XpressBackend| {
+        backend
+            .latent_pass(&blocks, &step.previous, &xh, Mlp::Run)
+            .unwrap()
+    };
+    let expected = latents(&mut cpu);
+    assert!(latents(&mut gpu) == expected);
+    assert_eq!(gpu.inner().last_latents(), Some("xpress_latent_rows"));
 }
 
 /// Most GPUs have 99 KB of shared memory for a block: enough for every head, but not to select candidates from a million tokens.

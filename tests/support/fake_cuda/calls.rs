@@ -122,6 +122,7 @@ functions! {
             16 => MULTIPROCESSORS,
             75 => state.capability.0,
             76 => state.capability.1,
+            95 => 1,
             97 => most_shared(state.capability),
             _ => return Err(INVALID_VALUE),
         };
@@ -291,30 +292,35 @@ functions! {
         state, function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: Handle, params: *mut *mut c_void, _extra: *mut *mut c_void,
     ) {
+        let config = LaunchConfig {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes,
+            stream,
+            attributes: std::ptr::null(),
+            num_attributes: 0,
+        };
         // SAFETY: the driver API's contract.
-        unsafe {
-            launch(state, function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared_bytes, stream, params)
-        }
+        unsafe { launch(state, function, &config, params) }
     }
 
     fn cuLaunchKernelEx(
         state, config: *const LaunchConfig, function: Handle, params: *mut *mut c_void, _extra: *mut *mut c_void,
     ) {
         // SAFETY: the driver API's contract.
-        let config = unsafe { &*config };
-        // SAFETY: as many attributes as said.
-        let attributes = unsafe { std::slice::from_raw_parts(config.attributes, config.num_attributes as usize) };
-        for attribute in attributes {
-            if attribute.id != 6 || attribute.value[0] & 0xFFFF_FFFF != 1 {
-                return Err(INVALID_VALUE);
-            }
-            if state.capability < (9, 0) {
-                return Err(801);
-            }
-            state.log.dependent += 1;
-        }
+        unsafe { launch(state, function, &*config, params) }
+    }
+
+    fn cuOccupancyMaxActiveClusters(
+        state, clusters: *mut c_int, function: Handle, config: *const LaunchConfig,
+    ) {
+        state.kernel(function)?;
         // SAFETY: the driver API's contract.
-        unsafe { launch(state, function, config.grid, config.block, config.shared_bytes, config.stream, params) }
+        let how = unsafe { (*config).how(state.capability) }?;
+        let blocks: u32 = how.cluster.iter().product();
+        // SAFETY: the driver API's contract.
+        unsafe { put(clusters, (120 / blocks) as c_int) };
+        Ok(())
     }
 
     fn cuMemAlloc_v2(state, ptr: *mut u64, bytes: usize) {

@@ -24,6 +24,45 @@ pub(super) struct LaunchAttribute {
     pub(super) value: [u64; 8],
 }
 
+/// What the attributes ask for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) cluster: [u32; 3],
+    pub(super) cooperative: bool,
+    dependent: bool,
+}
+
+impl LaunchConfig {
+    /// What its attributes ask for, on a GPU of this compute capability.
+    ///
+    /// # Safety
+    /// - As for `cuLaunchKernelEx`: there are as many attributes as it says.
+    pub(super) unsafe fn how(&self, capability: (c_int, c_int)) -> Result<How, c_int> {
+        let mut how = How {
+            cluster: [1; 3],
+            cooperative: false,
+            dependent: false,
+        };
+        let word =
+            |attribute: &LaunchAttribute, i: usize| (attribute.value[i / 2] >> (i % 2 * 32)) as u32;
+        for i in 0..self.num_attributes as usize {
+            // SAFETY: the caller's.
+            let attribute = unsafe { &*self.attributes.add(i) };
+            match (attribute.id, word(attribute, 0)) {
+                (4 | 6, _) if capability < (9, 0) => return Err(NOT_SUPPORTED),
+                (2, 1) => how.cooperative = true,
+                (4, _) => how.cluster = [0, 1, 2].map(|k| word(attribute, k)),
+                (6, 1) => how.dependent = true,
+                _ => return Err(INVALID_VALUE),
+            }
+        }
+        Ok(how)
+    }
+}
+
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: c_int = 801;
+
 /// Shared memory that a block may have.
 pub(super) fn most_shared(capability: (c_int, c_int)) -> c_int {
     match capability {
@@ -43,18 +82,18 @@ pub(super) fn own_shared(kernel: &str) -> c_int {
 }
 
 /// # Safety
-/// - As for `cuLaunchKernel`: `params` points to one value for each parameter of the kernel.
+/// - As for `cuLaunchKernelEx`: `params` points to one value for each parameter of the kernel, and `config` has as many attributes as it says.
 pub(super) unsafe fn launch(
     state: &mut State,
     function: Handle,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared_bytes: u32,
-    stream: Handle,
+    config: &LaunchConfig,
     params: *mut *mut c_void,
 ) -> Result<(), c_int> {
     let kernel = state.kernel(function)?;
-    let stream = state.stream(stream)?;
+    let stream = state.stream(config.stream)?;
+    // SAFETY: the caller's.
+    let how = unsafe { config.how(state.capability) }?;
+    let (grid, block) = (config.grid, config.block);
     let threads = block[0] * block[1] * block[2];
     let wrong_block = kernel.threads.is_some_and(|t| t != threads) || threads > 1024;
     if wrong_block || threads == 0 || grid.contains(&0) || grid[1] > 65_535 || grid[2] > 65_535 {
@@ -73,13 +112,15 @@ pub(super) unsafe fn launch(
     let args = args.collect();
     state.log.launches.push((kernel.name, grid, block[0]));
     state.log.streams.push(stream);
+    state.log.dependent += usize::from(how.dependent);
     state.enqueue(
         stream,
         Work::Launch {
             kernel,
             grid,
             block,
-            shared_bytes,
+            shared_bytes: config.shared_bytes,
+            how,
             args,
         },
     )

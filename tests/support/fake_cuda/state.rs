@@ -7,6 +7,8 @@ use std::ffi::{c_int, c_void};
 use cuda_std::Kernel;
 use cuda_std::emu::{Buffer, LaunchConfig, Options, launch};
 
+use super::launch::How;
+
 thread_local! {
     static STATE: RefCell<State> = RefCell::new(State::new((9, 0), 13_000));
 }
@@ -48,6 +50,7 @@ pub(super) enum Work {
         grid: [u32; 3],
         block: [u32; 3],
         shared_bytes: u32,
+        how: How,
         args: Vec<u64>,
     },
     Fill {
@@ -313,12 +316,22 @@ impl State {
                 grid,
                 block,
                 shared_bytes,
+                how,
                 args,
             } => {
-                let mut config = LaunchConfig::new(grid, block);
-                config.dynamic_shared = shared_bytes as usize;
+                let config = LaunchConfig {
+                    dynamic_shared: shared_bytes as usize,
+                    cluster: how.cluster,
+                    cooperative: how.cooperative,
+                    ..LaunchConfig::new(grid, block)
+                };
+                let options = Options {
+                    // Blocks that run all at once talk by values alone.
+                    races: !how.cooperative,
+                    ..Options::default()
+                };
                 // SAFETY: the arguments are what the library passed for this kernel's parameters.
-                let ran = unsafe { launch(kernel, config, &args, &Options::default()) };
+                let ran = unsafe { launch(kernel, config, &args, &options) };
                 if let Err(error) = ran {
                     eprintln!("{}: {error}", kernel.name);
                     return Err(LAUNCH_FAILED);
