@@ -56,6 +56,9 @@ impl LaunchConfig {
                 _ => return Err(INVALID_VALUE),
             }
         }
+        if how.cluster.contains(&0) {
+            return Err(INVALID_VALUE);
+        }
         Ok(how)
     }
 }

@@ -127,12 +127,7 @@ impl Access {
         for word in at / 4..at / 4 + size.div_ceil(4) {
             // SAFETY: `at..at + size` lies in the region, and this host thread has it alone or holds its lock.
             let cell = unsafe { cells.get(word) };
-            let conflict = cell.access(cells, word, thread, self, place);
-            let counts = |conflict: &Conflict| {
-                let read_only = [self.kind, conflict.kind].contains(&Kind::ReadOnly);
-                read_only || thread.wave().launch.options.races
-            };
-            if let Some(conflict) = conflict.filter(counts) {
+            if let Some(conflict) = cell.access(cells, word, thread, self, place) {
                 return Some(self.conflict(thread, region, word * 4, conflict));
             }
         }

@@ -153,7 +153,7 @@ pub(crate) fn wait() {
 
 /// The lanes of a warp come together, which orders nothing.
 fn meet(thread: &Thread, name: Name, location: &'static Location<'static>) {
-    let lanes = thread.warp().exist & !thread.warp().done.get();
+    let lanes = thread.warp().exist;
     collective(name, lanes, (), location, |_, _, outputs| outputs.fill(()));
 }
 
