@@ -7,13 +7,14 @@ use cuda_std::emu::{self, Buffer, LaunchConfig, Options};
 use specdraft::cpu::CpuXpress;
 use specdraft::xpress::packed::Packed;
 use specdraft::xpress::{
-    Generate, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead, XpressLimits, bf16,
+    Generate, Mlp, XpressBackend, XpressConfig, XpressHead, XpressLimits, bf16,
 };
 use specdraft_kernels::xpress::latent_sm90::{self, LatentArgs};
 use specdraft_kernels::xpress::refine_resident_sm90::{
     self, CLUSTERS, PACKETS, ResidentArgs, TURNS,
 };
 use specdraft_kernels::xpress::refine_topc_sm90::{self, RefineArgs};
+use test_support::xpress::prepared::{Step, hostile_logits, hostile_tokens};
 
 const CONFIG: XpressConfig = XpressConfig {
     vocab_size: 700,
@@ -37,16 +38,6 @@ struct Bench {
     w2: Buffer<bf16>,
 }
 
-/// A step before its passes.
-struct Step {
-    blocks: Vec<i64>,
-    previous: Vec<i64>,
-    xh: Vec<bf16>,
-    ids: Vec<i32>,
-    logits: Vec<bf16>,
-    refined: Vec<i64>,
-}
-
 impl Bench {
     fn new() -> Self {
         let head = Arc::new(XpressHead::generate(&CONFIG, Generate::Exact, 1).unwrap());
@@ -65,37 +56,13 @@ impl Bench {
         }
     }
 
-    /// `refined` are the reference's tokens after so many passes over so many candidates.
     fn step(&mut self, requests: usize, count: usize, passes: usize, seed: u64) -> Step {
-        let step = CONFIG
-            .generate_step(requests, Generate::Exact, seed)
-            .unwrap();
-        let (base, hidden) = (step.base().unwrap(), step.hidden().unwrap());
-        let inputs = RefineInputs {
-            base,
-            hidden,
-            anchors: &step.anchors,
-            previous: &step.previous,
-            seeds: None,
-            passes: 0,
-            topc: count,
-        };
-        let start = self.cpu.refine(&inputs).unwrap();
-        let blocks = start.chunks_exact(DRAFTS).zip(&step.anchors);
-        let blocks = blocks.flat_map(|(drafts, anchor)| [&[*anchor], drafts].concat());
-        let ids = self.cpu.select_topc(base, count).unwrap();
-        let logits = ids.chunks_exact(count).enumerate().flat_map(|(row, ids)| {
-            let row = base.row(row / DRAFTS, 1 + row % DRAFTS);
-            ids.iter().map(|id| row[*id as usize])
-        });
-        Step {
-            blocks: blocks.collect(),
-            previous: step.previous.clone(),
-            xh: self.cpu.hidden_cache(hidden).unwrap(),
-            logits: logits.collect(),
-            ids: ids.iter().map(|id| *id as i32).collect(),
-            refined: self.cpu.refine(&RefineInputs { passes, ..inputs }).unwrap(),
-        }
+        Step::new(
+            &mut self.cpu,
+            Generate::Exact,
+            (requests, count, passes),
+            seed,
+        )
     }
 
     /// The latents of a kernel, which are the reference's.
@@ -153,7 +120,7 @@ impl Bench {
         (count, passes): (usize, u32),
         options: Options,
     ) -> (Vec<i64>, String) {
-        let requests = step.previous.len();
+        let requests = step.requests;
         let [blocks, previous] = [&step.blocks, &step.previous].map(|v| Buffer::from_slice(v));
         let (xh, ids) = (Buffer::from_slice(&step.xh), Buffer::from_slice(&step.ids));
         let logits = Buffer::from_slice(&step.logits);
@@ -355,31 +322,8 @@ fn refinements_pass_by_pass_equal_the_reference() {
 fn hostile_values_are_handled_alike() {
     let mut bench = Bench::new();
     let mut step = bench.step(2, 100, 0, 9);
-    let hostile = [-1, 700, i64::MIN, i64::MAX, 1 << 32];
-    for (i, token) in step.blocks.iter_mut().enumerate() {
-        if i % 3 == 1 {
-            *token = hostile[i % 5];
-        }
-    }
-    step.previous[0] = -1;
-    for (i, id) in step.ids.iter_mut().enumerate() {
-        if i % 7 == 0 {
-            *id = [-1, 700, i32::MIN, i32::MAX][i % 4];
-        }
-    }
-    let special = [
-        bf16::NAN,
-        bf16::NEG_INFINITY,
-        bf16::INFINITY,
-        bf16::NEG_ZERO,
-    ];
-    for (i, logit) in step.logits.iter_mut().enumerate() {
-        if i / 100 == 4 {
-            *logit = [bf16::NAN, bf16::NEG_INFINITY][i % 2];
-        } else if i % 11 == 0 {
-            *logit = special[i % 4];
-        }
-    }
+    hostile_tokens(&mut step, CONFIG.vocab_size as i64);
+    hostile_logits(&mut step);
     let scratch = Scratch::new(false);
     let five = refine_resident_sm90::XPRESS_REFINE_RESIDENT_5;
     let races = |races| Options {

@@ -8,6 +8,7 @@ mod draw;
 mod exact;
 mod fuzz;
 mod golden;
+pub mod prepared;
 mod properties;
 pub mod pruned;
 mod reduce;

@@ -6,14 +6,13 @@ use specdraft::driver::{
     Context, DeviceBuffer, Driver, LaunchShape, Module, OwnedStream, PreparedKernel,
 };
 use specdraft::xpress::hopper_latents::HopperLatents;
-use specdraft::xpress::{
-    Generate, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead, XpressLimits,
-};
+use specdraft::xpress::{Generate, Mlp, XpressBackend, XpressConfig, XpressHead, XpressLimits};
 use specdraft_kernels::xpress::latent::{
     self, DownArgs, GateUpArgs, MixArgs, XPRESS_DOWN_32, XPRESS_GATE_UP_32, XPRESS_MIX,
 };
 use specdraft_kernels::xpress::score::{self, ScoreArgs, XPRESS_SCORE};
 use specdraft_kernels::xpress::tile;
+pub(crate) use test_support::xpress::prepared::{Step, hostile_logits, hostile_tokens};
 
 pub(crate) const RANK: usize = 256;
 const UNITS: usize = 512;
@@ -43,19 +42,6 @@ struct Weights {
     gate_up: DeviceBuffer<u32>,
     down: DeviceBuffer<u32>,
     w2: DeviceBuffer<u32>,
-}
-
-/// A draft step between its preparation and its passes.
-pub(crate) struct Step {
-    pub(crate) requests: usize,
-    pub(crate) count: usize,
-    pub(crate) blocks: Vec<i64>,
-    pub(crate) previous: Vec<i64>,
-    pub(crate) xh: Vec<bf16>,
-    pub(crate) ids: Vec<i32>,
-    pub(crate) logits: Vec<bf16>,
-    /// What the reference makes of it in `passes` passes.
-    pub(crate) refined: Vec<i64>,
 }
 
 /// A step on the GPU, and the scratch of its kernels.
@@ -129,50 +115,9 @@ impl Bench {
         }
     }
 
-    /// Makes up a step and prepares it on the CPU; `refined` are the reference's tokens after so many passes.
+    /// As [`Step::new`].
     pub(crate) fn step(&mut self, requests: usize, count: usize, passes: usize, seed: u64) -> Step {
-        let config = self.cpu.config().clone();
-        let step = config.generate_step(requests, self.how, seed).unwrap();
-        let base = step.base().unwrap();
-        let xh = self.cpu.hidden_cache(step.hidden().unwrap()).unwrap();
-        let ids = self.cpu.select_topc(base, count).unwrap();
-        let inputs = RefineInputs {
-            base,
-            hidden: step.hidden().unwrap(),
-            anchors: &step.anchors,
-            previous: &step.previous,
-            seeds: None,
-            passes,
-            topc: count,
-        };
-        let refined = self.cpu.refine(&inputs).unwrap();
-        let start = self
-            .cpu
-            .refine(&RefineInputs {
-                passes: 0,
-                ..inputs
-            })
-            .unwrap();
-        let blocks = start
-            .chunks_exact(DRAFTS)
-            .zip(&step.anchors)
-            .flat_map(|(drafts, anchor)| std::iter::once(anchor).chain(drafts))
-            .copied()
-            .collect();
-        let logits = ids.chunks_exact(count).enumerate().flat_map(|(row, ids)| {
-            let row = base.row(row / DRAFTS, 1 + row % DRAFTS);
-            ids.iter().map(|id| row[*id as usize])
-        });
-        Step {
-            requests,
-            count,
-            blocks,
-            logits: logits.collect(),
-            previous: step.previous.clone(),
-            xh,
-            ids: ids.iter().map(|id| *id as i32).collect(),
-            refined,
-        }
+        Step::new(&mut self.cpu, self.how, (requests, count, passes), seed)
     }
 
     pub(crate) fn upload(&self, step: &Step) -> OnGpu {
@@ -408,51 +353,6 @@ impl Bench {
 pub(crate) fn reference_latents(cpu: &mut CpuXpress, step: &Step) -> Vec<bf16> {
     cpu.latent_pass(&step.blocks, &step.previous, &step.xh, Mlp::Run)
         .unwrap()
-}
-
-/// Previous tokens, anchors and seeds that are no tokens.
-pub(crate) fn hostile_tokens(step: &mut Step, vocabulary: i64) {
-    let none = [-1, vocabulary, i64::MAX, i64::MIN, 1 << 32];
-    for (i, token) in step.previous.iter_mut().enumerate().step_by(2) {
-        *token = none[i % 5];
-    }
-    for (i, token) in step.blocks.iter_mut().enumerate().step_by(7) {
-        *token = none[i % 5];
-    }
-}
-
-/// Logits that are no numbers, rows without a winner, ties, ids that are no tokens.
-pub(crate) fn hostile_logits(step: &mut Step) {
-    for (row, logits) in step.logits.chunks_exact_mut(step.count).enumerate() {
-        match row % 6 {
-            0 => logits.fill(bf16::NEG_INFINITY),
-            1 => logits.fill(bf16::NAN),
-            2 => logits.fill(bf16::from_f32(2.5)),
-            3 => {
-                for (i, logit) in logits.iter_mut().enumerate() {
-                    *logit = [bf16::ZERO, bf16::NEG_ZERO][i * 7 % 5 % 2];
-                }
-            }
-            4 => {
-                logits[0] = bf16::NAN;
-                logits[1..].fill(bf16::NEG_INFINITY);
-            }
-            _ => logits
-                .iter_mut()
-                .step_by(3)
-                .for_each(|logit| *logit = bf16::NAN),
-        }
-    }
-    // Ids that are none of the vocabulary have no bias.
-    step.ids
-        .iter_mut()
-        .step_by(11)
-        .for_each(|id| *id = i32::MAX - *id);
-    step.ids
-        .iter_mut()
-        .skip(5)
-        .step_by(13)
-        .for_each(|id| *id = -1 - *id);
 }
 
 fn upload(context: &Context, stream: &OwnedStream, values: &[bf16]) -> DeviceBuffer<u32> {
