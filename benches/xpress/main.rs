@@ -21,6 +21,8 @@
 //! - `general`: the kernels for every GPU; `hopper`: those for this one where there are any.
 //! - `rotated`: launches take turns with two heads and two batches, which together are larger than the L2 cache.
 //! - `dependent`: with programmatic dependent launch, as the refiner does by itself.
+//! - `moving`: of `topc_passes`, which otherwise goes on with its own tokens until they settle, as the peer's does: launches take turns with
+//!   two batches on the same blocks, so that each starts from the other's tokens.
 //! - `host`: what enqueuing one call costs the host.
 //!
 //! `first call` is what loading the kernels takes: the driver's compiler, or its cache from an earlier run.
@@ -234,6 +236,15 @@ impl Bench<'_> {
                 self.report
                     .add_against(&case.name, &variant, timing, correct, &case.peers)?;
             }
+        }
+        if case.work == Work::TopcPasses && !profile::is_on() {
+            let even = inner.next_multiple_of(2);
+            let timing = time_graph(self.context, self.stream.borrow(), even, REPLAYS, |i| {
+                arrays[i % 2].topc_passes(&mut heads[0], &arrays[0])
+            })?;
+            let variant = format!("{kernels} moving dependent");
+            self.report
+                .add_against(&case.name, &variant, timing, correct, &case.peers)?;
         }
         if matches!(case.work, Work::Refine | Work::TopcRefine) {
             let timing = host_us(self.context, self.stream.borrow(), 200, 10, || {

@@ -226,13 +226,7 @@ impl<'a> Arrays<'a> {
                 latents(refiner, Mlp::Run)?;
                 score(refiner)
             }
-            Work::TopcPasses => refiner.topc_passes(
-                on,
-                (self.previous.slice(), bf16s(&self.xh)),
-                (self.ids.slice(), bf16s(&self.logits)),
-                [C, PASSES],
-                out(&self.blocks),
-            ),
+            Work::TopcPasses => self.topc_passes(head, self),
             Work::Hidden => refiner.hidden_cache(on, self.states()?, out(&self.xh)),
             Work::Select => {
                 refiner.select_topc(on, self.base()?, C, out(&self.ids), out(&self.logits))
@@ -240,6 +234,17 @@ impl<'a> Arrays<'a> {
             Work::Refine => refiner.refine(on, &self.step(0)?, out(&self.drafts)),
             Work::TopcRefine => refiner.refine(on, &self.step(C)?, out(&self.drafts)),
         }
+    }
+
+    /// [`Work::TopcPasses`], with the tokens of other arrays of as many requests.
+    pub(crate) fn topc_passes(&self, head: &mut Head, blocks: &Self) -> specdraft::Result<()> {
+        head.refiner.topc_passes(
+            self.stream.borrow(),
+            (self.previous.slice(), bf16s(&self.xh)),
+            (self.ids.slice(), bf16s(&self.logits)),
+            [C, PASSES],
+            out(&blocks.blocks),
+        )
     }
 
     pub(crate) fn rows(&self) -> usize {

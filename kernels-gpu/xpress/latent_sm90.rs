@@ -18,8 +18,8 @@
 
 use super::goes_on;
 use super::stages_sm90::{
-    CHANNELS, CLUSTER, DRAFTS, Inbox, M_BYTES, M_SHARE, PARTIAL_BYTES, Peer, Piece, RANK, SLOTS,
-    U_BYTES, U_SHARE, Weights, channel_pair, packed, send_m, send_u, stage, sum,
+    CHANNELS, DRAFTS, Inbox, M_BYTES, M_ROW, PARTIAL_BYTES, Peer, Piece, RANK, SLOTS, U_BYTES,
+    U_ROW, Weights, channel_pair, packed, send_m, send_u, stage, sum,
 };
 use cuda_std::math::fma;
 use cuda_std::shared::dynamic_shared_mem;
@@ -39,13 +39,11 @@ const HEAD: u32 = 1024;
 const X_BYTES: u32 = CHANNELS * SLOTS * 4;
 
 /// Bytes of shared memory of [`xpress_latent_rows`].
-pub const ROWS_BYTES: u32 =
-    HEAD + X_BYTES + U_SHARE + M_SHARE + U_BYTES + M_BYTES + 2 * PARTIAL_BYTES;
+pub const ROWS_BYTES: u32 = HEAD + X_BYTES + U_BYTES + M_BYTES + 2 * PARTIAL_BYTES;
 
 /// Bytes of shared memory of `xpress_latent_*` for so many requests a cluster.
 pub const fn bytes(requests: u32) -> u32 {
-    HEAD + requests * X_BYTES
-        + 2 * requests * (U_SHARE + M_SHARE + U_BYTES + M_BYTES + PARTIAL_BYTES)
+    HEAD + requests * X_BYTES + 2 * requests * (U_BYTES + M_BYTES + PARTIAL_BYTES)
 }
 
 kernels! {
@@ -232,8 +230,6 @@ impl Job {
 #[derive(Clone, Copy)]
 struct Memory {
     x: Shared<f32>,
-    own_u: Shared<u32>,
-    own_m: Shared<u32>,
     u: Inbox,
     m: Inbox,
     partial: Shared<f32>,
@@ -245,9 +241,7 @@ impl Memory {
     fn new(all: Shared<u32>, x_bytes: u32, halves: u32, partials: u32) -> Self {
         let barriers = all.cast::<u64>();
         let x = HEAD;
-        let own_u = x + x_bytes;
-        let own_m = own_u + halves * U_SHARE;
-        let u = own_m + halves * M_SHARE;
+        let u = x + x_bytes;
         let m = u + halves * U_BYTES;
         let partial = m + halves * M_BYTES;
         let part = |at: u32, bytes: u32| all.slice(at / 4, bytes / 4);
@@ -258,8 +252,6 @@ impl Memory {
         };
         Self {
             x: part(x, x_bytes).cast(),
-            own_u: part(own_u, halves * U_SHARE),
-            own_m: part(own_m, halves * M_SHARE),
             u: inbox(part(u, halves * U_BYTES), 0),
             m: inbox(part(m, halves * M_BYTES), 1),
             partial: part(partial, partials * PARTIAL_BYTES).cast(),
@@ -336,8 +328,8 @@ unsafe fn latent_rows(args: LatentArgs) {
         let weights = job.weights();
         sync_threads();
         if thread_idx_x() == 0 {
-            memory.u.expect(rows * (CLUSTER * U_SHARE / 8));
-            memory.m.expect(rows * (CLUSTER * M_SHARE / 8));
+            memory.u.expect(rows * U_ROW);
+            memory.m.expect(rows * M_ROW);
         }
         cluster::arrive_relaxed();
         pdl::launch_dependents();
@@ -347,7 +339,7 @@ unsafe fn latent_rows(args: LatentArgs) {
         }
         // The slots that this cluster's depend on: eight, or all.
         let two = first + rows > 8;
-        let peer = Peer::new(all, job.warp);
+        let peer = Peer::new(all);
         let (low, high) = (job.token(request, job.g), job.token(request, job.g + 8));
         let low = job.embedding(low);
         let hidden = [
@@ -374,14 +366,14 @@ unsafe fn latent_rows(args: LatentArgs) {
         // A channel's slots come from lanes of one warp.
         warp::sync_warp_full();
         let u = mix(mix(0.0, x, 0, slot, mixer[0]), x, 8, slot, mixer[1]);
-        stage(memory.own_u, u);
+        stage(memory.u.share(0, job.rank), u);
         cluster::wait();
         sync_threads();
-        send_u::<1>(&peer, &memory.u, memory.own_u, job.rank, rows);
+        send_u::<1>(&peer, &memory.u, rows);
         memory.u.wait(0);
-        weights.gate_up::<1>(memory.u.values, memory.own_m, rows);
+        weights.gate_up::<1>(memory.u.values, memory.m.values, job.rank, rows);
         sync_threads();
-        send_m::<1>(&peer, &memory.m, memory.own_m, job.rank, rows);
+        send_m::<1>(&peer, &memory.m, rows);
         memory.m.wait(0);
         weights.down::<1>(memory.m.values, memory.partial.cast(), rows);
         sync_threads();
@@ -429,14 +421,14 @@ unsafe fn of_requests<const REQUESTS: u32, const N: usize>(args: LatentArgs) {
         if !goes_on(args.flag) {
             return;
         }
-        let peer = Peer::new(all, job.warp);
+        let peer = Peer::new(all);
         let mut tokens = [0; N];
         each!(H in 0 1 2 3 4 5 { if H < N { tokens[H % N] = job.token(request(first, H), slots(H) + job.g) } });
         let (mut begin, mut parity) = (first, 0);
         while begin < args.requests {
             if thread_idx_x() == 0 {
-                memory.u.expect(N as u32 * U_BYTES);
-                memory.m.expect(N as u32 * M_BYTES);
+                memory.u.expect(N as u32 * 8 * U_ROW);
+                memory.m.expect(N as u32 * 8 * M_ROW);
             }
             let mut rows = [[0; 4]; N];
             let mut hidden = [0.0; N];
@@ -467,20 +459,20 @@ unsafe fn of_requests<const REQUESTS: u32, const N: usize>(args: LatentArgs) {
                     const LOW: usize = 2 * I;
                     u[LOW % N] = mix(0.0, x, 0, job.row, mixer[0]);
                     u[(LOW + 1) % N] = mix(mix(0.0, x, 0, 8 + job.row, mixer[1]), x, 8, 8 + job.row, mixer[2]);
-                    let own = |half: u32| memory.own_u.slice(half * (U_SHARE / 4), U_SHARE / 4);
-                    stage(own(LOW as u32), u[LOW % N]);
-                    stage(own(LOW as u32 + 1), u[(LOW + 1) % N]);
+                    let own = |half: usize| memory.u.share(half as u32, job.rank);
+                    stage(own(LOW), u[LOW % N]);
+                    stage(own(LOW + 1), u[(LOW + 1) % N]);
                 }
             });
             if begin == first {
                 cluster::wait();
             }
             sync_threads();
-            send_u::<N>(&peer, &memory.u, memory.own_u, job.rank, 8);
+            send_u::<N>(&peer, &memory.u, 8);
             memory.u.wait(parity);
-            weights.gate_up::<N>(memory.u.values, memory.own_m, 8);
+            weights.gate_up::<N>(memory.u.values, memory.m.values, job.rank, 8);
             sync_threads();
-            send_m::<N>(&peer, &memory.m, memory.own_m, job.rank, 8);
+            send_m::<N>(&peer, &memory.m, 8);
             memory.m.wait(parity);
             weights.down::<N>(memory.m.values, memory.partial.cast(), 8);
             sync_threads();

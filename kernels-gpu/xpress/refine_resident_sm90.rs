@@ -34,8 +34,8 @@ mod job;
 use super::latent_sm90::mix;
 use super::score_sm90;
 use super::stages_sm90::{
-    CHANNELS, CLUSTER, DRAFTS, M_BYTES, M_SHARE, PARTIAL_BYTES, Peer, RANK, SLOTS, U_BYTES,
-    U_SHARE, Weights, packed, send_m, send_u, stage, sum,
+    CHANNELS, CLUSTER, DRAFTS, M_BYTES, PARTIAL_BYTES, Peer, RANK, SLOTS, U_BYTES, Weights, packed,
+    send_m, send_u, stage, sum,
 };
 use cuda_std::thread::{sync_threads, sync_threads_or, thread_idx_x};
 use cuda_std::{Global, bf16, cluster, cp_async, pdl, warp};
@@ -83,8 +83,6 @@ const fn clusters_of(slots: u32) -> u32 {
 pub const fn bytes(slots: u32) -> u32 {
     HEAD + slots * (IDS_BYTES + BASE_BYTES)
         + X_BYTES
-        + U_SHARE
-        + M_SHARE
         + U_BYTES
         + M_BYTES
         + 2 * PARTIAL_BYTES
@@ -202,7 +200,7 @@ unsafe fn refine<const N: usize>(args: ResidentArgs) {
         job.take::<N>();
         sync_threads();
         cluster::wait();
-        let peer = Peer::new(job.all, job.warp);
+        let peer = Peer::new(job.all);
         let mut rows = job.embeddings();
         let w2 = job.fetch::<N>();
         let (mut pass, mut parity) = (0, 0);
@@ -218,22 +216,22 @@ unsafe fn refine<const N: usize>(args: ResidentArgs) {
             let x = job.x.slice(job.channel * SLOTS, SLOTS);
             let u = mix(0.0, x, 0, slot, mixer[0]);
             let u = mix(u, x, 8, slot, mixer[1]);
-            stage(job.own_u, u);
+            stage(job.u.share(0, job.rank), u);
             sync_threads();
-            send_u::<1>(&peer, &job.u, job.own_u, job.rank, N as u32);
+            send_u::<1>(&peer, &job.u, N as u32);
             job.u.wait(parity);
-            weights.gate_up::<1>(job.u.values, job.own_m, N as u32);
+            weights.gate_up::<1>(job.u.values, job.m.values, job.rank, N as u32);
             sync_threads();
-            send_m::<1>(&peer, &job.m, job.own_m, job.rank, N as u32);
+            send_m::<1>(&peer, &job.m, N as u32);
             job.m.wait(parity);
             weights.down::<1>(job.m.values, job.partial.cast(), N as u32);
             sync_threads();
-            score_sm90::stage(job.own_u, u + sum(job.half(0)));
+            score_sm90::stage(job.latents.share(0, job.rank), u + sum(job.half(0)));
             if N > 1 {
                 cp_async::wait::<0>();
             }
             sync_threads();
-            send_u::<1>(&peer, &job.latents, job.own_u, job.rank, N as u32);
+            send_u::<1>(&peer, &job.latents, N as u32);
             job.latents.wait(parity);
             job.score::<N>(&w2);
             sync_threads();

@@ -24,16 +24,17 @@
 //!    warps nothing, and none is on its way when the tokens' rows of w1 are asked for, which would wait for it.
 //! 5. A key is the score's 16 bits, ordered as numbers (-0 is 0, NaN is -inf), then the candidate, the lower the larger: the first
 //!    maximum in the candidates' order wins. It travels with its token.
-//! 6. What only later slots need, their sums and the barriers' byte counts, is done while somebody is waited for. Slot 1's tokens
-//!    are the start's, so the rows of w1 of a cluster's only request come with slot 0's.
-//! 7. No pass stops early, for none is launched: rows of a pass that changes nothing cost what they would cost empty.
+//! 6. What only later slots need, their sums and the barriers' byte counts, is done while somebody is waited for, and so is writing the tokens.
+//! 7. A slot's first pass takes the start's token, and most passes choose it again. Its row of w1 is fetched a slot ahead, and others when
+//!    they are known.
+//! 8. No pass stops early, for none is launched: rows of a pass that changes nothing cost what they would cost empty.
 
 mod job;
 
 use super::score_sm90;
 use super::stages_sm90::{
-    CHANNELS, CLUSTER, DRAFTS, M_BYTES, M_SHARE, PARTIAL_BYTES, Peer, Piece, RANK, SLOTS, U_BYTES,
-    U_SHARE, Weights, packed, send_m, send_u, stage, sum,
+    CHANNELS, CLUSTER, DRAFTS, M_BYTES, PARTIAL_BYTES, Peer, Piece, RANK, SLOTS, U_BYTES, Weights,
+    packed, send_m, send_u, stage, sum,
 };
 use cuda_std::math::fma;
 use cuda_std::thread::{sync_threads, thread_idx_x};
@@ -60,7 +61,7 @@ const BASE_BYTES: u32 = SLOTS * PART * 2;
 const HIDDEN_BYTES: u32 = SLOTS * CHANNELS * 2;
 const W2_BYTES: u32 = PART * ROW_BYTES;
 const REQUEST_BYTES: u32 =
-    IDS_BYTES + BASE_BYTES + HIDDEN_BYTES + U_SHARE + M_SHARE + U_BYTES + M_BYTES + PARTIAL_BYTES;
+    IDS_BYTES + BASE_BYTES + HIDDEN_BYTES + U_BYTES + M_BYTES + PARTIAL_BYTES;
 
 // In the head: four barriers, the start's tokens, packets `[4 requests][8 passes][sender]` of 8 bytes, keys `[4 requests][8 passes]` of a block's
 // four quarters, or of the eight warps.
@@ -157,7 +158,7 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
         cluster::arrive_relaxed();
         pdl::launch_dependents();
         pdl::wait();
-        let peer = Peer::new(job.all, job.warp);
+        let peer = Peer::new(job.all);
         let start = cluster::index_x() * N as u32;
         let (mut first, mut parity) = (start, 0);
         while first < args.requests {
@@ -168,25 +169,19 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
             }
             let mut w2 = [[0; 4]; 8];
             let mut sums = [[0.0; SLOTS as usize]; N];
-            // Slot 1's tokens are the start's too.
-            let second = if N == 1 { job.embedding(0, 1) } else { [0; 4] };
+            let mut start_rows = [[0; 4]; N];
+            each!(I in 0 1 2 { if I < N { start_rows[I % N] = job.start_row(I as u32, 0) } });
             let mut slot = 0;
             while slot < SLOTS {
                 if slot > 1 {
                     job.packets.wait(parity ^ 1);
                 }
                 let live = args.passes.min(slot);
-                let mut rows = [[0; 4]; N];
-                if (N == 1) & (slot == 1) {
-                    rows[0] = second;
-                } else {
-                    each!(I in 0 1 2 { if I < N { rows[I % N] = job.embedding(I as u32, slot) } });
-                }
-                if (slot > 0) & (thread_idx_x() == 0) {
-                    job.expect(N as u32, live);
-                }
-                if slot > 1 {
-                    job.write::<N>(first, slot - 1);
+                let mut rows = start_rows;
+                if slot == 0 {
+                    each!(I in 0 1 2 { if I < N { start_rows[I % N] = job.start_row(I as u32, 1) } });
+                } else if slot > 1 {
+                    each!(I in 0 1 2 { if I < N { rows[I % N] = job.embedding(I as u32, slot, rows[I % N]) } });
                 }
                 weights.project::<N>(&rows, job.partial.cast());
                 let mixer = job.mixer_column(slot);
@@ -197,12 +192,18 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
                     if I < N {
                         x[I % N] = sum(job.half(I as u32)) + job.hidden(I as u32, slot);
                         u[I % N] = fma(bf16x2::low(mixer[0][0]), x[I % N], sums[I % N][0]);
-                        stage(job.own_u_of(I as u32), u[I % N]);
+                        stage(job.own_u(I as u32), u[I % N]);
                     }
                 });
                 sync_threads();
                 if slot > 0 {
-                    send_u::<N>(&peer, &job.u, job.own_u, job.rank, live);
+                    send_u::<N>(&peer, &job.u, live);
+                    if thread_idx_x() == 0 {
+                        job.expect(N as u32, live);
+                    }
+                }
+                if slot > 1 {
+                    job.write::<N>(first, slot - 1);
                 }
                 // What the slot gives to those after it, while u travels.
                 each!(I in 0 1 2 {
@@ -218,11 +219,14 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
                     }
                 });
                 if slot > 0 {
+                    if slot < DRAFTS {
+                        each!(I in 0 1 2 { if I < N { start_rows[I % N] = job.start_row(I as u32, slot + 1) } });
+                    }
                     job.fetch::<N>(slot, 0, &mut w2);
                     job.u.wait(parity);
-                    weights.gate_up::<N>(job.u.values, job.own_m, live);
+                    weights.gate_up::<N>(job.u.values, job.m.values, job.rank, live);
                     sync_threads();
-                    send_m::<N>(&peer, &job.m, job.own_m, job.rank, live);
+                    send_m::<N>(&peer, &job.m, live);
                     job.fetch::<N>(slot, 1, &mut w2);
                     job.m.wait(parity);
                     weights.down::<N>(job.m.values, job.partial.cast(), live);
@@ -231,9 +235,9 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
                         if I < N {
                             let latent = u[I % N] + sum(job.half(I as u32));
                             if N == 1 {
-                                score_sm90::stage(job.own_u_of(I as u32), latent);
+                                score_sm90::stage(job.own_u(I as u32), latent);
                             } else {
-                                stage(job.own_u_of(I as u32), latent);
+                                stage(job.own_u(I as u32), latent);
                             }
                         }
                     });
@@ -241,7 +245,7 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
                         cp_async::wait::<0>();
                     }
                     sync_threads();
-                    send_u::<N>(&peer, &job.latents, job.own_u, job.rank, live);
+                    send_u::<N>(&peer, &job.latents, live);
                     job.latents.wait(parity);
                     // A warp scores 16 candidates of a request at a time, or the eight of which it has the rows.
                     if N == 1 {

@@ -6,8 +6,8 @@
 //! ```text
 //! project   the projection's sums of all channels k of 8 warps, 32 each       registers -> partial sums in shared memory
 //! sum       one channel of one row a thread                                   -> mixing, in the kernels
-//! stage     bf16, and to every block of the cluster                           u: all 256 channels of the rows
-//! gate_up   8 hidden units a warp, SwiGLU in registers                        u -> m, to every block: all 512 units
+//! stage     bf16, and to every other block of the cluster                     u: all 256 channels of the rows
+//! gate_up   8 hidden units a warp, SwiGLU in registers                        u -> m, to every other block: all 512 units
 //! down      64 hidden units a warp                                            m -> partial sums
 //! ```
 //!
@@ -16,7 +16,8 @@
 //! 2. Rows are the B operand, eight of them. A product's sum may run over k in any order that both operands share: so a lane's fragments of
 //!    two steps are one 16-byte piece of a row, and nobody needs ldmatrix.
 //! 3. Rows lie in shared memory as `[half][32 k][8 rows][64 bytes]`: a fragment of eight rows is read at lane * 16 bytes, free of bank conflicts, and a
-//!    block's share of a half lies in one piece, which one warp sends to one block: scattered sends are several times slower.
+//!    block's share of a half lies in one piece, which one warp sends to one block: scattered sends are several times slower. It is written where
+//!    it belongs in the block's own memory, and sent from there to the same place in others'.
 //! 4. Gate and up of a hidden unit are rows g and g + 8 of one tile, so in one lane.
 //! 5. Lanes of rows that there are not read what others read anyway: eight warps read all of u, 32 KB, at 128 bytes a cycle.
 //! 6. What a warp sends, the receiver's barrier counts. A block sends u of the next round only when it has m of this one from everybody, and
@@ -45,12 +46,16 @@ pub(super) const CHANNELS: u32 = RANK / CLUSTER;
 /// Draft slots.
 pub(super) const DRAFTS: u32 = SLOTS - 1;
 
-/// Bytes of a half of u, of m, of partial sums, and of the block's own shares of u and m.
+/// Bytes of a half of u, of m, of partial sums, and of a block's shares of u and m.
 pub(super) const U_BYTES: u32 = 8 * RANK * 2;
 pub(super) const M_BYTES: u32 = 8 * UNITS * 2;
 pub(super) const PARTIAL_BYTES: u32 = 8 * 8 * CHANNELS * 4;
-pub(super) const U_SHARE: u32 = U_BYTES / CLUSTER;
-pub(super) const M_SHARE: u32 = M_BYTES / CLUSTER;
+const U_SHARE: u32 = U_BYTES / CLUSTER;
+const M_SHARE: u32 = M_BYTES / CLUSTER;
+
+/// Bytes of a row of u, and of m, that come from other blocks.
+pub(super) const U_ROW: u32 = (U_BYTES - U_SHARE) / 8;
+pub(super) const M_ROW: u32 = (M_BYTES - M_SHARE) / 8;
 
 /// Copies of weights in the order in which the kernels read them.
 pub mod packed {
@@ -169,15 +174,16 @@ impl Weights {
         unsafe { store(&sums, partial) };
     }
 
-    /// This warp's eight hidden units of the first `rows` rows of each half of `u`, to `staged`: `[half][32 units][8 rows]`.
+    /// This warp's eight hidden units of the first `rows` rows of each half of `u`, to the share of this rank in `m`.
     ///
     /// # Safety
-    /// - The whole warp calls it; `u` is complete, and nobody else uses the warp's part of `staged`.
+    /// - The whole warp calls it; `u` is complete, and nobody else uses the warp's part of the share.
     #[inline(always)]
     pub(super) unsafe fn gate_up<const N: usize>(
         &self,
         u: Shared<u32>,
-        staged: Shared<u32>,
+        m: Shared<u32>,
+        rank: u32,
         rows: u32,
     ) {
         // One product after another on the same sum would wait: with one half, four sums take turns.
@@ -222,9 +228,10 @@ impl Weights {
                 let (first, second) = (silu(sum[0]) * sum[2], silu(sum[1]) * sum[3]);
                 let other = warp::shuffle_xor(if odd { first } else { second }, 4);
                 let pair = bf16x2::pack(if odd { other } else { first }, if odd { second } else { other });
-                let at = H as u32 * (M_SHARE / 4) + warp / 4 * 128 + (2 * q + g % 2) * 16 + warp % 4 * 4 + g / 2;
+                let share = H as u32 * (M_BYTES / 4) + rank * (M_SHARE / 4);
+                let at = share + warp / 4 * 128 + (2 * q + g % 2) * 16 + warp % 4 * 4 + g / 2;
                 // SAFETY: the caller's contract.
-                unsafe { staged.st(at, pair) };
+                unsafe { m.st(at, pair) };
             }
         });
     }
@@ -315,15 +322,16 @@ unsafe fn store<const N: usize>(sums: &[[[f32; 4]; 2]; N], partial: Shared<u64>)
 /// - A barrier lies between the writes of `partial`, a half, and this.
 #[inline(always)]
 pub(super) unsafe fn sum(partial: Shared<f32>) -> f32 {
-    let mut sum = 0.0;
+    let mut sums = [0.0; 8];
     each!(I in 0 1 2 3 4 5 6 7 {
         // SAFETY: the caller's contract.
-        sum += unsafe { partial.ld(I as u32 * 256 + thread_idx_x()) };
+        sums[I] = unsafe { partial.ld(I as u32 * 256 + thread_idx_x()) };
     });
-    sum
+    let [a, b, c, d, e, f, g, h] = sums;
+    ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
-/// Puts this thread's channel of its row, rounded, into the block's share of u: `[8 rows][32 channels]`.
+/// Puts this thread's channel of its row, rounded, into a share of u: `[8 rows][32 channels]`.
 ///
 /// # Safety
 /// - The whole warp calls it; nobody else uses the elements.
@@ -353,6 +361,13 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
+    /// The share of this rank in a half of u.
+    #[inline(always)]
+    pub(super) fn share(&self, half: u32, rank: u32) -> Shared<u32> {
+        let at = half * (U_BYTES / 4) + rank * (U_SHARE / 4);
+        self.values.slice(at, U_SHARE / 4)
+    }
+
     /// Waits for the round of this parity.
     ///
     /// # Safety
@@ -374,18 +389,28 @@ impl Inbox {
     }
 }
 
-/// The way to one block's memory: `own` is the launch's dynamic shared memory.
+/// The way to the memory of the block that this warp sends to. `own` is the launch's dynamic shared memory.
 #[derive(Clone, Copy)]
 pub(super) struct Peer {
     own: Shared<u32>,
     theirs: Remote<u32>,
+    /// This block's place in the cluster.
+    rank: u32,
+    /// Whether it is the block itself, which has its shares.
+    same: bool,
 }
 
 impl Peer {
     #[inline(always)]
-    pub(super) fn new(own: Shared<u32>, rank: u32) -> Self {
-        let theirs = cluster::map(own, rank);
-        Self { own, theirs }
+    pub(super) fn new(own: Shared<u32>) -> Self {
+        let (warp, rank) = (thread_idx_x() / 32, cluster::block_rank());
+        let theirs = cluster::map(own, warp);
+        Self {
+            own,
+            theirs,
+            rank,
+            same: warp == rank,
+        }
     }
 
     /// Sends 16 bytes to word `i` of their `inbox`.
@@ -418,25 +443,19 @@ impl Peer {
     }
 }
 
-/// Sends the block's share of u, `share`, for rows below `rows` of each half.
+/// Sends the block's share of u for rows below `rows` of each half.
 ///
 /// # Safety
-/// - As [`Peer::send4`]; `share` is written, and a barrier lies between.
+/// - As [`Peer::send4`]; the share is written, and a barrier lies between.
 #[inline(always)]
-pub(super) unsafe fn send_u<const N: usize>(
-    peer: &Peer,
-    inbox: &Inbox,
-    share: Shared<u32>,
-    rank: u32,
-    rows: u32,
-) {
+pub(super) unsafe fn send_u<const N: usize>(peer: &Peer, inbox: &Inbox, rows: u32) {
     let lane = thread_idx_x() % 32;
-    if lane / 4 < rows {
+    if (lane / 4 < rows) & !peer.same {
         each!(H in 0 1 2 3 4 5 {
             if H < N {
-                let at = H as u32 * (U_BYTES / 4) + rank * (U_SHARE / 4) + lane * 4;
+                let at = H as u32 * (U_BYTES / 4) + peer.rank * (U_SHARE / 4) + lane * 4;
                 // SAFETY: the caller's contract.
-                unsafe { peer.send4(inbox, at, share.ld4(H as u32 * (U_SHARE / 4) + lane * 4)) };
+                unsafe { peer.send4(inbox, at, inbox.values.ld4(at)) };
             }
         });
     }
@@ -447,22 +466,16 @@ pub(super) unsafe fn send_u<const N: usize>(
 /// # Safety
 /// - As [`send_u`].
 #[inline(always)]
-pub(super) unsafe fn send_m<const N: usize>(
-    peer: &Peer,
-    inbox: &Inbox,
-    share: Shared<u32>,
-    rank: u32,
-    rows: u32,
-) {
+pub(super) unsafe fn send_m<const N: usize>(peer: &Peer, inbox: &Inbox, rows: u32) {
     let lane = thread_idx_x() % 32;
-    if lane / 4 < rows {
+    if (lane / 4 < rows) & !peer.same {
         each!(H in 0 1 2 3 4 5 {
             if H < N {
                 each!(J in 0 1 {
-                    let own = H as u32 * (M_SHARE / 4) + J as u32 * 128 + lane * 4;
-                    let at = H as u32 * (M_BYTES / 4) + rank * (M_SHARE / 4) + J as u32 * 128 + lane * 4;
+                    let share = H as u32 * (M_BYTES / 4) + peer.rank * (M_SHARE / 4);
+                    let at = share + J as u32 * 128 + lane * 4;
                     // SAFETY: the caller's contract.
-                    unsafe { peer.send4(inbox, at, share.ld4(own)) };
+                    unsafe { peer.send4(inbox, at, inbox.values.ld4(at)) };
                 });
             }
         });

@@ -3,8 +3,8 @@
 use super::super::refine_topc_sm90::logits;
 use super::super::score_sm90::Scores;
 use super::super::stages_sm90::{
-    CHANNELS, CLUSTER, DRAFTS, Inbox, M_BYTES, M_SHARE, PARTIAL_BYTES, Piece, RANK, SLOTS, U_BYTES,
-    U_SHARE, fragment, packed,
+    CHANNELS, CLUSTER, DRAFTS, Inbox, M_BYTES, M_ROW, PARTIAL_BYTES, Piece, RANK, SLOTS, U_BYTES,
+    U_ROW, fragment, packed,
 };
 use super::super::winner::Tokens;
 use super::{
@@ -46,8 +46,6 @@ pub(super) struct Job {
     base: Shared<u32>,
     /// `[channel][slot]`
     pub(super) x: Shared<f32>,
-    pub(super) own_u: Shared<u32>,
-    pub(super) own_m: Shared<u32>,
     pub(super) u: Inbox,
     pub(super) m: Inbox,
     /// In the place of u, which nobody needs by then.
@@ -68,7 +66,7 @@ impl Job {
             part
         };
         let [ids, base] = [IDS_BYTES, BASE_BYTES].map(|bytes| next(slots * bytes));
-        let [x, own_u, own_m] = [X_BYTES, U_SHARE, M_SHARE].map(&mut next);
+        let x = next(X_BYTES);
         let [u, m, partial] = [U_BYTES, M_BYTES, 2 * PARTIAL_BYTES].map(&mut next);
         let w2 = next(w2_bytes(slots));
         let inbox = |values, barrier| Inbox {
@@ -97,8 +95,6 @@ impl Job {
             ids,
             base,
             x: x.cast(),
-            own_u,
-            own_m,
             u: inbox(u, 0),
             m: inbox(m, 1),
             latents: inbox(u, 2),
@@ -135,9 +131,9 @@ impl Job {
     pub(super) unsafe fn expect(&self, rows: u32) {
         // SAFETY: the caller's contract.
         unsafe {
-            self.u.expect(rows * (CLUSTER * U_SHARE / 8));
-            self.m.expect(rows * (CLUSTER * M_SHARE / 8));
-            self.latents.expect(rows * (CLUSTER * U_SHARE / 8));
+            self.u.expect(rows * U_ROW);
+            self.m.expect(rows * M_ROW);
+            self.latents.expect(rows * U_ROW);
         }
     }
 

@@ -3,8 +3,8 @@
 use super::super::maxima::height;
 use super::super::score_sm90::Scores;
 use super::super::stages_sm90::{
-    CHANNELS, CLUSTER, DRAFTS, Inbox, M_BYTES, M_SHARE, PARTIAL_BYTES, Peer, Piece, RANK, SLOTS,
-    U_BYTES, U_SHARE, fragment, high, low, packed,
+    CHANNELS, CLUSTER, DRAFTS, Inbox, M_BYTES, M_ROW, PARTIAL_BYTES, Peer, Piece, RANK, SLOTS,
+    U_BYTES, U_ROW, fragment, high, low, packed,
 };
 use super::super::winner::Tokens;
 use super::{
@@ -32,8 +32,6 @@ pub(super) struct Job {
     ids: Shared<u32>,
     base: Shared<u32>,
     hidden: Shared<bf16>,
-    pub(super) own_u: Shared<u32>,
-    pub(super) own_m: Shared<u32>,
     pub(super) u: Inbox,
     pub(super) m: Inbox,
     /// In the place of u, which nobody needs by then.
@@ -55,7 +53,7 @@ impl Job {
             part
         };
         let [ids, base, hidden] = [IDS_BYTES, BASE_BYTES, HIDDEN_BYTES].map(&mut next);
-        let [own_u, own_m, u, m] = [U_SHARE, M_SHARE, U_BYTES, M_BYTES].map(&mut next);
+        let [u, m] = [U_BYTES, M_BYTES].map(&mut next);
         let [partial, w2] = [PARTIAL_BYTES, w2_bytes(requests)].map(&mut next);
         let inbox = |values, barrier| Inbox {
             values,
@@ -75,8 +73,6 @@ impl Job {
             ids,
             base,
             hidden: hidden.cast(),
-            own_u,
-            own_m,
             u: inbox(u, 0),
             m: inbox(m, 1),
             latents: inbox(u, 2),
@@ -93,9 +89,10 @@ impl Job {
             .slice(request * (PARTIAL_BYTES / 4), PARTIAL_BYTES / 4)
     }
 
+    /// The block's share of u of a request, or of latents.
     #[inline(always)]
-    pub(super) fn own_u_of(&self, request: u32) -> Shared<u32> {
-        self.own_u.slice(request * (U_SHARE / 4), U_SHARE / 4)
+    pub(super) fn own_u(&self, request: u32) -> Shared<u32> {
+        self.u.share(request, self.rank)
     }
 
     /// Makes the barriers, for the cluster to know after its own.
@@ -120,9 +117,9 @@ impl Job {
         let rows = requests * passes;
         // SAFETY: the caller's contract.
         unsafe {
-            self.u.expect(rows * (CLUSTER * U_SHARE / 8));
-            self.m.expect(rows * (CLUSTER * M_SHARE / 8));
-            self.latents.expect(rows * (CLUSTER * U_SHARE / 8));
+            self.u.expect(rows * U_ROW);
+            self.m.expect(rows * M_ROW);
+            self.latents.expect(rows * U_ROW);
             self.packets.expect(requests * CLUSTER * MAX_PASSES * 8);
         }
     }
@@ -223,34 +220,53 @@ impl Job {
     }
 
     /// This lane's piece of the row of w1 that belongs to pass `lane / 4`: columns `32 warp + 8 q ..`. Rows past the last pass are as the
-    /// last; nobody sends theirs. Pass p and those after it have put the same token into slot p.
+    /// last; nobody sends theirs. Pass p and those after it have put the same token into slot p. `start` is [`start_row`](Self::start_row).
     ///
     /// # Safety
-    /// - The tokens of the slot before have come; the whole warp calls it.
+    /// - The tokens of the slot before, a draft slot, have come; the whole warp calls it.
     #[inline(always)]
-    pub(super) unsafe fn embedding(&self, request: u32, slot: u32) -> Piece {
+    pub(super) unsafe fn embedding(&self, request: u32, slot: u32, start: Piece) -> Piece {
         let (g, q) = (thread_idx_x() % 32 / 4, thread_idx_x() % 4);
         let pass = g.min(self.args.passes.wrapping_sub(1));
         // SAFETY: the caller's contract.
         unsafe {
-            let mut token = self.start.ld(request * SLOTS + slot);
-            if slot > 1 {
-                let before = pass.min(slot - 1).saturating_sub(1);
-                let at = packet(request, before, 2 * q);
-                let [id, key, other_id, other_key] = self.packets.values.ld4(2 * at);
-                let mut best = larger((key, id), (other_key, other_id));
-                each!(X in 0 1 {
-                    let (key, id) = best;
-                    best = larger(best, (warp::shuffle_xor(key, 1 << X), warp::shuffle_xor(id, 1 << X)));
-                });
-                token = if pass > 0 { best.1 } else { token };
-            }
-            let of = u64::from(self.args.vocabulary) * u64::from(RANK);
-            let at = u64::from(token) * u64::from(RANK / 2) + u64::from(self.warp * 16 + q * 4);
-            Global::new(self.args.w1, of)
-                .cast()
-                .ld4_nc_if(at, token < self.args.vocabulary, 0)
+            let before = pass.min(slot - 1).saturating_sub(1);
+            let at = packet(request, before, 2 * q);
+            let [id, key, other_id, other_key] = self.packets.values.ld4(2 * at);
+            let mut best = larger((key, id), (other_key, other_id));
+            each!(X in 0 1 {
+                let (key, id) = best;
+                best = larger(best, (warp::shuffle_xor(key, 1 << X), warp::shuffle_xor(id, 1 << X)));
+            });
+            let (_, token) = best;
+            let same = (pass == 0) | (token == self.start.ld(request * SLOTS + slot));
+            let row = self.row(token, !same);
+            if same { start } else { row }
         }
+    }
+
+    /// The same piece of the row of w1 of the start's token before a slot.
+    ///
+    /// # Safety
+    /// - The request was taken.
+    #[inline(always)]
+    pub(super) unsafe fn start_row(&self, request: u32, slot: u32) -> Piece {
+        // SAFETY: the caller's contract.
+        unsafe { self.row(self.start.ld(request * SLOTS + slot), true) }
+    }
+
+    /// This lane's piece of a token's row of w1, if it is wanted and there is one.
+    ///
+    /// # Safety
+    /// - The kernel's contract.
+    #[inline(always)]
+    unsafe fn row(&self, token: u32, wanted: bool) -> Piece {
+        let vocabulary = self.args.vocabulary;
+        let w1 = Global::new(self.args.w1, u64::from(vocabulary) * u64::from(RANK)).cast();
+        let column = self.warp * 16 + thread_idx_x() % 4 * 4;
+        let at = u64::from(token) * u64::from(RANK / 2) + u64::from(column);
+        // SAFETY: the caller's contract.
+        unsafe { w1.ld4_nc_if(at, (token < vocabulary) & wanted, 0) }
     }
 
     /// This thread's channel of xh.
