@@ -234,7 +234,9 @@ fn stopping_early_and_what_lies_in_scratch_change_no_token() {
     let limits = XpressLimits::new(40, &config);
     let mut cpu = CpuXpress::new(head.clone(), limits).unwrap();
     let mut gpu = OwnedCudaXpress::with_kernels(kernels(), &head, limits).unwrap();
-    let mut rubbish = config.generate_step(40, Generate::Exact, 42).unwrap();
+    let mut rubbish = config
+        .generate_step(all_or_few(&[40], &[3])[0], Generate::Exact, 42)
+        .unwrap();
     rubbish.base.fill(bf16::NAN);
     rubbish.hidden.fill(bf16::NAN);
     rubbish.anchors.fill(i64::MIN);

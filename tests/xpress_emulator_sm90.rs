@@ -284,7 +284,7 @@ fn refinements_of_several_requests_a_cluster_equal_the_reference() {
 }
 
 /// Launches that share a scratch, as those of a stream do. Their blocks read what others sent before they write a packet that depends on it, and
-/// send anew after reading such packets: ordered by data, which the check for races does not see.
+/// send anew after reading such packets: ordered by data.
 #[test]
 fn refinements_pass_by_pass_equal_the_reference() {
     let mut bench = Bench::new();
@@ -295,7 +295,7 @@ fn refinements_pass_by_pass_equal_the_reference() {
     );
     let scratch = Scratch::new(true);
     let in_order = Options {
-        races: false,
+        data_orders: true,
         ..Options::default()
     };
     let launches = [
@@ -311,7 +311,7 @@ fn refinements_pass_by_pass_equal_the_reference() {
     let all_passes = Scratch::new(false);
     let kernel = Work::Passes(&five, 5, &all_passes);
     let shuffled = Options {
-        races: false,
+        data_orders: true,
         ..Options::shuffled(4)
     };
     bench.check_refinement(&kernel, 1, (200, 2), shuffled);
@@ -326,17 +326,17 @@ fn hostile_values_are_handled_alike() {
     hostile_logits(&mut step);
     let scratch = Scratch::new(false);
     let five = refine_resident_sm90::XPRESS_REFINE_RESIDENT_5;
-    let races = |races| Options {
-        races,
+    let in_order = |data_orders| Options {
+        data_orders,
         ..Options::default()
     };
     let all = [
-        (Work::Slots(1, 1), true),
-        (Work::Slots(2, 1), true),
-        (Work::Slots(3, 1), true),
-        (Work::Passes(&five, 5, &scratch), false),
+        (Work::Slots(1, 1), false),
+        (Work::Slots(2, 1), false),
+        (Work::Slots(3, 1), false),
+        (Work::Passes(&five, 5, &scratch), true),
     ];
-    let all = all.map(|(work, check)| bench.refine(&work, &step, (100, 2), races(check)));
+    let all = all.map(|(work, by_data)| bench.refine(&work, &step, (100, 2), in_order(by_data)));
     for (drafts, what) in &all {
         assert_eq!(*drafts, all[0].0, "{what}");
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use cuda_std::emu::{ErrorKind, LaunchConfig};
+use cuda_std::emu::{ErrorKind, LaunchConfig, Options};
 use cuda_std::shared::shared_array;
 use cuda_std::thread::{block_fence, sync_threads, sync_threads_partial, thread_idx_x};
 use cuda_std::{Global, kernel, warp};
@@ -387,4 +387,51 @@ fn a_relaxed_flag_needs_both_fences() {
         &["fenced message: write", "fenced message: read"],
         || zeros(&[2]),
     );
+}
+
+/// The same by a value alone, and a second word after it if `late`.
+///
+/// # Safety
+/// - `x` is valid for two elements.
+#[kernel]
+pub unsafe fn valued_message(x: *mut u32, late: u32) {
+    let x = Global::new(x, 2);
+    // SAFETY: inside; whether anything orders the accesses is what is tested.
+    unsafe {
+        if thread_idx_x() == 0 {
+            x.st(0, 7);
+            x.st_relaxed(1, 1);
+            if late == 1 {
+                x.st(0, 8);
+            }
+        } else if thread_idx_x() == 32 {
+            while x.ld_relaxed(1) == 0 {}
+            x.ld(0);
+        }
+    }
+}
+
+#[test]
+fn data_orders_where_it_is_said_to_and_nothing_else() {
+    let run = |late, options| {
+        let (_buffers, words) = zeros(&[2]);
+        let arguments = [words[0], late];
+        support::run(
+            &VALUED_MESSAGE,
+            LaunchConfig::linear(1, 64),
+            &arguments,
+            &options,
+        )
+    };
+    for options in support::schedules() {
+        let by_data = Options {
+            data_orders: true,
+            ..options
+        };
+        let error = run(0, options).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Race, "{error}");
+        run(0, by_data).unwrap();
+        let error = run(1, by_data).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Race, "{error}");
+    }
 }

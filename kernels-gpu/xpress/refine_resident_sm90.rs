@@ -17,8 +17,8 @@
 //!    each. With few requests there are clusters enough for it, and the steps are chains of latencies.
 //! 2. A key travels with its token in one 8-byte packet, which is never 0. Each block writes its packets once for each cluster that reads
 //!    them, and readers look until theirs are there: no fence and no flag, because nothing but the packet itself is passed. The latents that a block
-//!    read are part of its packet, so who overwrites them after reading it cannot be too early: data orders that, and a check for races, which knows
-//!    fences alone, does not see it.
+//!    read are part of its packet, so who overwrites them after reading it cannot be too early: data orders that, and a check for races has to
+//!    be told so.
 //! 3. So all clusters must run at the same time: the launch is cooperative, and there are as many clusters as the GPU holds. A launch that
 //!    the GPU has no room for fails before it begins.
 //! 4. Packets are zero when a launch begins. There are two sets of them: a launch uses one and clears the other, which the launch before it

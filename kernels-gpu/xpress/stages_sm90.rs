@@ -22,7 +22,7 @@
 //! 5. Lanes of rows that there are not read what others read anyway: eight warps read all of u, 32 KB, at 128 bytes a cycle.
 //! 6. What a warp sends, the receiver's barrier counts. A block sends u of the next round only when it has m of this one from everybody, and
 //!    everybody has sent m only after reading u; and so in turn. So no more than the barriers keeps rounds apart, and no block ends
-//!    before it has all that is sent to it.
+//!    before it has all that is sent to it. Of its own shares a block's barriers keep rounds apart.
 
 use super::latent::silu;
 use cuda_std::cluster::{self, Remote};

@@ -327,7 +327,7 @@ impl State {
                 };
                 let options = Options {
                     // Blocks that run all at once talk by values alone.
-                    races: !how.cooperative,
+                    data_orders: how.cooperative,
                     ..Options::default()
                 };
                 // SAFETY: the arguments are what the library passed for this kernel's parameters.

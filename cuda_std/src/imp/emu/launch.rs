@@ -54,8 +54,9 @@ pub struct Options {
     pub schedule: Schedule,
     /// Steps (accesses to memory, barriers, collectives) after which the launch fails.
     pub max_steps: u64,
-    /// Whether data races are errors. What only the flow of data orders, as in a kernel whose blocks talk by values alone, counts as a race.
-    pub races: bool,
+    /// Whether relaxed atomics order what is before and after them, as releases and acquires do: for kernels whose blocks talk by values alone,
+    /// where who sees a value knows that all it was computed from has been read. All other data races are still errors.
+    pub data_orders: bool,
 }
 
 /// The order in which threads and blocks run. Correct kernels do the same in all.
@@ -71,13 +72,13 @@ pub enum Schedule {
 }
 
 impl Default for Options {
-    /// Sequential, a budget of 2^28 steps, races are errors.
+    /// Sequential, a budget of 2^28 steps, data orders nothing.
     fn default() -> Self {
         Self {
             seed: 0,
             schedule: Schedule::Sequential,
             max_steps: 1 << 28,
-            races: true,
+            data_orders: false,
         }
     }
 }

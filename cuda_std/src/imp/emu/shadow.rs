@@ -207,13 +207,12 @@ impl Observer<'_> {
         self.is_live(entry.stamp) && entry.place.overlaps(self.own.place)
     }
 
-    /// Whether that, and the two conflict, and it is not ordered before; never where races are no errors.
+    /// Whether that, and the two conflict, and it is not ordered before.
     #[inline]
     fn races(&self, entry: &Entry) -> bool {
         self.meets(entry)
             && entry.place.conflicts(self.own.place)
             && !is_ordered(self.thread, entry.stamp, entry.lanes)
-            && self.thread.wave().launch.options.races
     }
 
     /// Whether the entry can be forgotten: this access is ordered after it and races with all that it would race with.
