@@ -1,4 +1,5 @@
-//! The refiner's cluster kernels in the emulator: the reference's answers, with accesses and barriers checked, and races but where a test says so.
+//! The refiner's cluster kernels in the emulator: the reference's answers, with accesses, barriers and races checked; data
+//! orders where a test says so.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@
 //! - `rotated`: launches take turns with two heads and two batches, which together are larger than the L2 cache.
 //! - `dependent`: with programmatic dependent launch, as the refiner does by itself.
 //! - `moving`: of `topc_passes`, which otherwise goes on with its own tokens until they settle, as the peer's does: launches take turns with
-//!   two batches on the same blocks, so that each starts from the other's tokens.
+//!   two batches on the same blocks, so that each starts from the other's tokens; both batches' candidates count in the caches, as in `rotated`.
 //! - `host`: what enqueuing one call costs the host.
 //!
 //! `first call` is what loading the kernels takes: the driver's compiler, or its cache from an earlier run.
@@ -238,6 +238,7 @@ impl Bench<'_> {
             }
         }
         if case.work == Work::TopcPasses && !profile::is_on() {
+            heads[0].refiner.set_dependent_launch(true);
             let even = inner.next_multiple_of(2);
             let timing = time_graph(self.context, self.stream.borrow(), even, REPLAYS, |i| {
                 arrays[i % 2].topc_passes(&mut heads[0], &arrays[0])

@@ -236,14 +236,14 @@ impl<'a> Arrays<'a> {
         }
     }
 
-    /// [`Work::TopcPasses`], with the tokens of other arrays of as many requests.
-    pub(crate) fn topc_passes(&self, head: &mut Head, blocks: &Self) -> specdraft::Result<()> {
+    /// [`Work::TopcPasses`], from and to the tokens of other arrays of as many requests.
+    pub(crate) fn topc_passes(&self, head: &mut Head, tokens_of: &Self) -> specdraft::Result<()> {
         head.refiner.topc_passes(
             self.stream.borrow(),
             (self.previous.slice(), bf16s(&self.xh)),
             (self.ids.slice(), bf16s(&self.logits)),
             [C, PASSES],
-            out(&blocks.blocks),
+            out(&tokens_of.blocks),
         )
     }
 

@@ -10,6 +10,8 @@
 //! sender:     map(memory, rank).send4(place, words, barrier)
 //! ```
 //!
+//! Bytes may arrive before they are expected: the phase does not end without the receiver's arrival.
+//!
 //! In the emulator a cluster's blocks run together on one thread of the host. What is sent arrives at once; who reads it without having waited, or
 //! sends while it may still be read, races and is reported, as are arrivals and bytes that nobody expects.
 

@@ -4,7 +4,9 @@ mod support;
 
 use cuda_std::emu::{ErrorKind, LaunchConfig, Options};
 use cuda_std::shared::shared_array;
-use cuda_std::thread::{block_fence, sync_threads, sync_threads_partial, thread_idx_x};
+use cuda_std::thread::{
+    block_fence, block_idx_x, sync_threads, sync_threads_partial, thread_idx_x,
+};
 use cuda_std::{Global, kernel, warp};
 use support::{Planted, zeros};
 
@@ -389,7 +391,7 @@ fn a_relaxed_flag_needs_both_fences() {
     );
 }
 
-/// The same by a value alone, and a second word after it if `late`.
+/// The same by a value alone, within a block or from one to another, and the message changed after it if `late`.
 ///
 /// # Safety
 /// - `x` is valid for two elements.
@@ -398,13 +400,14 @@ pub unsafe fn valued_message(x: *mut u32, late: u32) {
     let x = Global::new(x, 2);
     // SAFETY: inside; whether anything orders the accesses is what is tested.
     unsafe {
-        if thread_idx_x() == 0 {
+        let thread = block_idx_x() * 32 + thread_idx_x();
+        if thread == 0 {
             x.st(0, 7);
             x.st_relaxed(1, 1);
             if late == 1 {
                 x.st(0, 8);
             }
-        } else if thread_idx_x() == 32 {
+        } else if thread == 32 {
             while x.ld_relaxed(1) == 0 {}
             x.ld(0);
         }
@@ -413,25 +416,28 @@ pub unsafe fn valued_message(x: *mut u32, late: u32) {
 
 #[test]
 fn data_orders_where_it_is_said_to_and_nothing_else() {
-    let run = |late, options| {
-        let (_buffers, words) = zeros(&[2]);
-        let arguments = [words[0], late];
-        support::run(
-            &VALUED_MESSAGE,
-            LaunchConfig::linear(1, 64),
-            &arguments,
-            &options,
-        )
+    let one = LaunchConfig::linear(1, 64);
+    let two = LaunchConfig {
+        cooperative: true,
+        ..LaunchConfig::linear(2, 32)
     };
-    for options in support::schedules() {
+    let run = |config, late, options| {
+        let (_buffers, words) = zeros(&[2]);
+        support::run(&VALUED_MESSAGE, config, &[words[0], late], &options)
+    };
+    for (config, options) in [one, two].into_iter().flat_map(|config| {
+        support::schedules()
+            .into_iter()
+            .map(move |options| (config, options))
+    }) {
         let by_data = Options {
             data_orders: true,
             ..options
         };
-        let error = run(0, options).unwrap_err();
+        let error = run(config, 0, options).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Race, "{error}");
-        run(0, by_data).unwrap();
-        let error = run(1, by_data).unwrap_err();
+        run(config, 0, by_data).unwrap_or_else(|error| panic!("{options:?}: {error}"));
+        let error = run(config, 1, by_data).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Race, "{error}");
     }
 }

@@ -366,7 +366,7 @@ unsafe fn latent_rows(args: LatentArgs) {
         // A channel's slots come from lanes of one warp.
         warp::sync_warp_full();
         let u = mix(mix(0.0, x, 0, slot, mixer[0]), x, 8, slot, mixer[1]);
-        stage(memory.u.share(0, job.rank), u);
+        stage(memory.u.u_share(0, job.rank), u);
         cluster::wait();
         sync_threads();
         send_u::<1>(&peer, &memory.u, rows);
@@ -459,7 +459,7 @@ unsafe fn of_requests<const REQUESTS: u32, const N: usize>(args: LatentArgs) {
                     const LOW: usize = 2 * I;
                     u[LOW % N] = mix(0.0, x, 0, job.row, mixer[0]);
                     u[(LOW + 1) % N] = mix(mix(0.0, x, 0, 8 + job.row, mixer[1]), x, 8, 8 + job.row, mixer[2]);
-                    let own = |half: usize| memory.u.share(half as u32, job.rank);
+                    let own = |half: usize| memory.u.u_share(half as u32, job.rank);
                     stage(own(LOW), u[LOW % N]);
                     stage(own(LOW + 1), u[(LOW + 1) % N]);
                 }

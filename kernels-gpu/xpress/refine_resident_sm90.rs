@@ -216,7 +216,7 @@ unsafe fn refine<const N: usize>(args: ResidentArgs) {
             let x = job.x.slice(job.channel * SLOTS, SLOTS);
             let u = mix(0.0, x, 0, slot, mixer[0]);
             let u = mix(u, x, 8, slot, mixer[1]);
-            stage(job.u.share(0, job.rank), u);
+            stage(job.u.u_share(0, job.rank), u);
             sync_threads();
             send_u::<1>(&peer, &job.u, N as u32);
             job.u.wait(parity);
@@ -226,7 +226,7 @@ unsafe fn refine<const N: usize>(args: ResidentArgs) {
             job.m.wait(parity);
             weights.down::<1>(job.m.values, job.partial.cast(), N as u32);
             sync_threads();
-            score_sm90::stage(job.latents.share(0, job.rank), u + sum(job.half(0)));
+            score_sm90::stage(job.latents.u_share(0, job.rank), u + sum(job.half(0)));
             if N > 1 {
                 cp_async::wait::<0>();
             }

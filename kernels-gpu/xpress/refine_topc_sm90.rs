@@ -177,6 +177,7 @@ unsafe fn refine<const N: usize>(args: RefineArgs) {
                     job.packets.wait(parity ^ 1);
                 }
                 let live = args.passes.min(slot);
+                // Before slots 0 and 1 lie the previous token and the anchor, which no pass changes.
                 let mut rows = start_rows;
                 if slot == 0 {
                     each!(I in 0 1 2 { if I < N { start_rows[I % N] = job.start_row(I as u32, 1) } });

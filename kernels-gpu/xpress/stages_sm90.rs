@@ -22,7 +22,8 @@
 //! 5. Lanes of rows that there are not read what others read anyway: eight warps read all of u, 32 KB, at 128 bytes a cycle.
 //! 6. What a warp sends, the receiver's barrier counts. A block sends u of the next round only when it has m of this one from everybody, and
 //!    everybody has sent m only after reading u; and so in turn. So no more than the barriers keeps rounds apart, and no block ends
-//!    before it has all that is sent to it. Of its own shares a block's barriers keep rounds apart.
+//!    before it has all that is sent to it. Its own share, which no receiver's barrier counts, `sync_threads` keeps apart: one lies between writing
+//!    and sending it, one between the last read and the next write.
 
 use super::latent::silu;
 use cuda_std::cluster::{self, Remote};
@@ -351,7 +352,7 @@ pub(super) fn channel_pair(value: f32) -> Option<u32> {
     (thread_idx_x() & 8 == 0).then(|| bf16x2::pack(value, next))
 }
 
-/// Where a block gets what others send.
+/// Where a block gets what others send, beside its own share.
 #[derive(Clone, Copy)]
 pub(super) struct Inbox {
     pub(super) values: Shared<u32>,
@@ -361,9 +362,9 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// The share of this rank in a half of u.
+    /// The share of this rank in a half of u, or of latents.
     #[inline(always)]
-    pub(super) fn share(&self, half: u32, rank: u32) -> Shared<u32> {
+    pub(super) fn u_share(&self, half: u32, rank: u32) -> Shared<u32> {
         let at = half * (U_BYTES / 4) + rank * (U_SHARE / 4);
         self.values.slice(at, U_SHARE / 4)
     }
@@ -394,10 +395,10 @@ impl Inbox {
 pub(super) struct Peer {
     own: Shared<u32>,
     theirs: Remote<u32>,
-    /// This block's place in the cluster.
-    rank: u32,
-    /// Whether it is the block itself, which has its shares.
-    same: bool,
+    /// The sending block's place in the cluster.
+    own_rank: u32,
+    /// Whether it is the sending block itself, which has its shares.
+    is_self: bool,
 }
 
 impl Peer {
@@ -408,8 +409,8 @@ impl Peer {
         Self {
             own,
             theirs,
-            rank,
-            same: warp == rank,
+            own_rank: rank,
+            is_self: warp == rank,
         }
     }
 
@@ -450,10 +451,10 @@ impl Peer {
 #[inline(always)]
 pub(super) unsafe fn send_u<const N: usize>(peer: &Peer, inbox: &Inbox, rows: u32) {
     let lane = thread_idx_x() % 32;
-    if (lane / 4 < rows) & !peer.same {
+    if (lane / 4 < rows) & !peer.is_self {
         each!(H in 0 1 2 3 4 5 {
             if H < N {
-                let at = H as u32 * (U_BYTES / 4) + peer.rank * (U_SHARE / 4) + lane * 4;
+                let at = H as u32 * (U_BYTES / 4) + peer.own_rank * (U_SHARE / 4) + lane * 4;
                 // SAFETY: the caller's contract.
                 unsafe { peer.send4(inbox, at, inbox.values.ld4(at)) };
             }
@@ -461,18 +462,18 @@ pub(super) unsafe fn send_u<const N: usize>(peer: &Peer, inbox: &Inbox, rows: u3
     }
 }
 
-/// Sends the block's share of m. The same for m.
+/// Sends the block's share of m for rows below `rows` of each half.
 ///
 /// # Safety
 /// - As [`send_u`].
 #[inline(always)]
 pub(super) unsafe fn send_m<const N: usize>(peer: &Peer, inbox: &Inbox, rows: u32) {
     let lane = thread_idx_x() % 32;
-    if (lane / 4 < rows) & !peer.same {
+    if (lane / 4 < rows) & !peer.is_self {
         each!(H in 0 1 2 3 4 5 {
             if H < N {
                 each!(J in 0 1 {
-                    let share = H as u32 * (M_BYTES / 4) + peer.rank * (M_SHARE / 4);
+                    let share = H as u32 * (M_BYTES / 4) + peer.own_rank * (M_SHARE / 4);
                     let at = share + J as u32 * 128 + lane * 4;
                     // SAFETY: the caller's contract.
                     unsafe { peer.send4(inbox, at, inbox.values.ld4(at)) };

@@ -25,7 +25,7 @@ pub(super) struct Job {
     /// The cluster's index, and the block's place in it.
     cluster: u32,
     pub(super) rank: u32,
-    pub(super) warp: u32,
+    warp: u32,
     /// Lane (g, q).
     g: u32,
     q: u32,

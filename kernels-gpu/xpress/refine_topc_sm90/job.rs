@@ -92,7 +92,7 @@ impl Job {
     /// The block's share of u of a request, or of latents.
     #[inline(always)]
     pub(super) fn own_u(&self, request: u32) -> Shared<u32> {
-        self.u.share(request, self.rank)
+        self.u.u_share(request, self.rank)
     }
 
     /// Makes the barriers, for the cluster to know after its own.
@@ -108,7 +108,8 @@ impl Job {
         mbarrier::fence_init();
     }
 
-    /// Announces the bytes that a slot's step sends here, for so many passes.
+    /// Announces the bytes that a slot's step sends here, for so many passes. Some may have come: a barrier's phase does not end before it is
+    /// told what to expect.
     ///
     /// # Safety
     /// - One thread of the block calls it, after all of the step before has come.
@@ -220,12 +221,12 @@ impl Job {
     }
 
     /// This lane's piece of the row of w1 that belongs to pass `lane / 4`: columns `32 warp + 8 q ..`. Rows past the last pass are as the
-    /// last; nobody sends theirs. Pass p and those after it have put the same token into slot p. `start` is [`start_row`](Self::start_row).
+    /// last; nobody sends theirs. Pass p and those after it have put the same token into slot p. `start_row` is [`start_row`](Self::start_row)'s.
     ///
     /// # Safety
     /// - The tokens of the slot before, a draft slot, have come; the whole warp calls it.
     #[inline(always)]
-    pub(super) unsafe fn embedding(&self, request: u32, slot: u32, start: Piece) -> Piece {
+    pub(super) unsafe fn embedding(&self, request: u32, slot: u32, start_row: Piece) -> Piece {
         let (g, q) = (thread_idx_x() % 32 / 4, thread_idx_x() % 4);
         let pass = g.min(self.args.passes.wrapping_sub(1));
         // SAFETY: the caller's contract.
@@ -239,9 +240,9 @@ impl Job {
                 best = larger(best, (warp::shuffle_xor(key, 1 << X), warp::shuffle_xor(id, 1 << X)));
             });
             let (_, token) = best;
-            let same = (pass == 0) | (token == self.start.ld(request * SLOTS + slot));
-            let row = self.row(token, !same);
-            if same { start } else { row }
+            let is_start = (pass == 0) | (token == self.start.ld(request * SLOTS + slot));
+            let row = self.row(token, !is_start);
+            if is_start { start_row } else { row }
         }
     }
 

@@ -135,12 +135,7 @@ impl Access {
             return Some(self.unwritten(thread, region, at, size));
         }
         if matches!(self.kind, Kind::AtomicRead | Kind::AtomicWrite) {
-            let ordering = if thread.wave().launch.options.data_orders {
-                Ordering::ACQ_REL
-            } else {
-                self.ordering
-            };
-            region.publish(thread, at, self.reads, self.kind.writes(), ordering);
+            region.publish(thread, at, self.reads, self.kind.writes(), self.ordering);
         }
         if self.kind.writes() {
             region.set_written(at, size);

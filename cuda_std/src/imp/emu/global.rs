@@ -258,6 +258,16 @@ pub(crate) unsafe fn st4<T: WordScalar>(view: GlobalView, i: usize, value: [T; 4
     );
 }
 
+/// What an atomic orders in this launch ([`Options::data_orders`](super::launch::Options::data_orders)).
+#[inline]
+fn in_launch(ordering: Ordering) -> Ordering {
+    if ordering == Ordering::RELAXED && current().wave().launch.options.data_orders {
+        Ordering::ACQ_REL
+    } else {
+        ordering
+    }
+}
+
 #[inline]
 #[track_caller]
 fn atomic_load<T: AtomicScalar>(
@@ -271,7 +281,7 @@ fn atomic_load<T: AtomicScalar>(
     let access = Access {
         kind: Kind::AtomicRead,
         reads: true,
-        ordering,
+        ordering: in_launch(ordering),
         location,
     };
     // SAFETY: `access` has checked it.
@@ -284,7 +294,7 @@ fn atomic_store<T: AtomicScalar>(view: GlobalView, i: usize, value: T, ordering:
     let access = Access {
         kind: Kind::AtomicWrite,
         reads: false,
-        ordering,
+        ordering: in_launch(ordering),
         location: Location::caller(),
     };
     // SAFETY: `access` has checked it.
@@ -304,7 +314,7 @@ fn update<T: AtomicScalar>(
     let access = Access {
         kind: Kind::AtomicWrite,
         reads: true,
-        ordering,
+        ordering: in_launch(ordering),
         location,
     };
     // SAFETY: `access` has checked it.

@@ -54,8 +54,8 @@ pub struct Options {
     pub schedule: Schedule,
     /// Steps (accesses to memory, barriers, collectives) after which the launch fails.
     pub max_steps: u64,
-    /// Whether relaxed atomics order what is before and after them, as releases and acquires do: for kernels whose blocks talk by values alone,
-    /// where who sees a value knows that all it was computed from has been read. All other data races are still errors.
+    /// Whether relaxed atomics on global memory order what is before and after them, as releases and acquires do: for kernels whose blocks talk
+    /// by values alone, where who sees a value knows that all it was computed from has been read. All other data races are still errors.
     pub data_orders: bool,
 }
 

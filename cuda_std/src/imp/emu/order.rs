@@ -8,7 +8,8 @@
 //! - Everything else, by partial barriers and through atomics, also from other blocks, is a [`Knowledge`], which threads share.
 //! - A release hands all that a thread knows to an atomic; an acquire takes what lies there. A relaxed atomic takes and hands
 //!   on only together with a fence: after a fence what the thread knew at the fence is published by its later atomics, and
-//!   what earlier atomics showed it is known from the next fence on.
+//!   what earlier atomics showed it is known from the next fence on. A launch may say that data orders: then relaxed atomics on global
+//!   memory are as releases and acquires.
 
 use super::collective::bits;
 use super::context::{Block, Thread, Warp};
