@@ -193,6 +193,59 @@ fn what_is_wrong_is_found() {
     }
 }
 
+/// One block sends another a word, which waits for it, or if broken for the phase before the first.
+///
+/// # Safety
+/// - The launch is one cluster of two.
+#[kernel(threads = 32)]
+pub unsafe fn message(broken: u32) {
+    let inbox = shared_array![MESSAGE_INBOX: [u64; 1]];
+    let barrier = shared_array![MESSAGE_BARRIER: [u64; 1]];
+    let (first, rank) = (thread_idx_x() == 0, cluster::block_rank());
+    // SAFETY: the barrier is made before the cluster meets; the word is expected, and read after the wait unless broken.
+    unsafe {
+        if first {
+            mbarrier::init(barrier, 0, 1);
+            mbarrier::fence_init();
+        }
+        sync_threads();
+        cluster::arrive_relaxed();
+        cluster::wait();
+        if first && rank == 0 {
+            cluster::map(inbox, 1).send(0, 7, cluster::map(barrier, 1));
+        } else if first {
+            if broken == 1 {
+                mbarrier::wait(barrier, 0, 1);
+                inbox.ld(0);
+            }
+            mbarrier::arrive_expect(barrier, 0, 8);
+            mbarrier::wait(barrier, 0, 0);
+            inbox.ld(0);
+        }
+    }
+}
+
+/// Not even where data orders: a barrier in shared memory is no such data.
+#[test]
+fn a_barrier_orders_only_what_it_was_waited_for() {
+    let config = LaunchConfig {
+        cluster: [2, 1, 1],
+        ..LaunchConfig::linear(2, 32)
+    };
+    for options in schedules() {
+        for data_orders in [false, true] {
+            let options = Options {
+                data_orders,
+                ..options
+            };
+            run(&MESSAGE, config, &[0], &options).unwrap_or_else(|error| panic!("{error}"));
+            let error = run(&MESSAGE, config, &[1], &options).expect_err("no wait");
+            let kinds = [ErrorKind::Race, ErrorKind::Uninitialized];
+            assert!(kinds.contains(&error.kind), "{options:?}: {error}");
+        }
+    }
+}
+
 /// Every thread writes a word, arrives, and reads its neighbour's once all have arrived, round after round. If broken, the last
 /// of each warp does not wait.
 ///
