@@ -8,12 +8,12 @@ use specdraft::cpu::CpuXpress;
 use specdraft::driver::{Context, Driver, Module, Stream};
 use specdraft::xpress::cuda::{CudaXpress, OwnedCudaXpress, XpressKernels};
 use specdraft::xpress::{
-    BlockLayout, Generate, Mlp, RawMixer, RefineInputs, XpressBackend, XpressConfig, XpressHead,
-    XpressLimits, XpressMemory, XpressWeights, bf16,
+    BlockLayout, Generate, Mlp, RawMixer, XpressBackend, XpressConfig, XpressHead, XpressLimits,
+    XpressMemory, XpressWeights, bf16,
 };
 use specdraft::{Error, Result};
 use test_support::fake_cuda::FakeCuda;
-use test_support::xpress::{ExactCase, check_bad_input, check_golden};
+use test_support::xpress::{ExactCase, check_bad_input, check_golden, inputs};
 use xpress_engine::{Engine, Setup};
 
 const CONFIG: XpressConfig = XpressConfig {
@@ -334,15 +334,7 @@ fn cluster_kernels_equal_the_reference() {
     ];
     for (n, cooperative, name) in refined {
         let step = config.generate_step(n, Generate::Exact, n as u64).unwrap();
-        let inputs = RefineInputs {
-            base: step.base().unwrap(),
-            hidden: step.hidden().unwrap(),
-            anchors: &step.anchors,
-            previous: &step.previous,
-            seeds: None,
-            passes: 2,
-            topc: 40,
-        };
+        let inputs = inputs(&step, 2, 40).unwrap();
         gpu.inner_mut().set_cooperative_launch(cooperative);
         let got = gpu.refine(&inputs).unwrap();
         assert_eq!(gpu.inner().last_latents(), Some(name));

@@ -13,9 +13,8 @@ use specdraft::driver::{Context, Driver, OwnedStream};
 use specdraft::suffix::SuffixConfig;
 use specdraft::suffix::cuda::CudaSuffix;
 use specdraft::xpress::cuda::OwnedCudaXpress;
-use specdraft::xpress::{
-    Generate, RefineInputs, XpressBackend, XpressConfig, XpressHead, XpressLimits,
-};
+use specdraft::xpress::{Generate, XpressBackend, XpressConfig, XpressHead, XpressLimits};
+use test_support::xpress::inputs;
 
 const SUFFIX: SuffixConfig = SuffixConfig {
     max_num_reqs: 8,
@@ -75,15 +74,7 @@ fn the_context_of_before_is_current_again() {
         let mut refiner = OwnedCudaXpress::new(head, limits, 0).unwrap();
         unchanged("OwnedCudaXpress::new");
         for topc in [0, 100] {
-            let inputs = RefineInputs {
-                base: step.base().unwrap(),
-                hidden: step.hidden().unwrap(),
-                anchors: &step.anchors,
-                previous: &step.previous,
-                seeds: None,
-                passes: 3,
-                topc,
-            };
+            let inputs = inputs(&step, 3, topc).unwrap();
             refiner.refine(&inputs).unwrap();
             unchanged("refine");
         }

@@ -19,7 +19,7 @@ use specdraft::xpress::{
 use test_support::all_or_few;
 use test_support::fuzz::{Kind, Limit, fuzz};
 use test_support::xpress::{
-    CaseKind, ExactCase, Reference, Scale, Target, check_bad_input, check_golden,
+    CaseKind, ExactCase, Reference, Scale, Target, check_bad_input, check_golden, inputs,
 };
 
 test_support::xpress_property_tests!(
@@ -493,15 +493,7 @@ fn cases() -> u64 {
 }
 
 fn inputs_of(step: &GeneratedStep, passes: usize, topc: usize) -> RefineInputs<'_> {
-    RefineInputs {
-        base: step.base().unwrap(),
-        hidden: step.hidden().unwrap(),
-        anchors: &step.anchors,
-        previous: &step.previous,
-        seeds: None,
-        passes,
-        topc,
-    }
+    inputs(step, passes, topc).unwrap()
 }
 
 /// Loaded once a thread.

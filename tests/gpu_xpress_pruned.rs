@@ -10,6 +10,7 @@ use specdraft::xpress::cuda::{OwnedCudaXpress, PruningCounts, XpressKernels};
 use specdraft::xpress::{GeneratedStep, RefineInputs, XpressBackend, XpressConfig, XpressLimits};
 use specdraft_kernels::xpress::prune::PAUSE;
 use test_support::all_or_few;
+use test_support::xpress::inputs;
 use test_support::xpress::pruned::{PEAKS, Peaks, Readouts, head, step};
 
 /// Passes that change something, most of the time.
@@ -126,15 +127,7 @@ fn counts(gpu: &mut OwnedCudaXpress) -> PruningCounts {
 }
 
 fn inputs_of(step: &GeneratedStep) -> RefineInputs<'_> {
-    RefineInputs {
-        base: step.base().unwrap(),
-        hidden: step.hidden().unwrap(),
-        anchors: &step.anchors,
-        previous: &step.previous,
-        seeds: None,
-        passes: passes(),
-        topc: 0,
-    }
+    inputs(step, passes(), 0).unwrap()
 }
 
 fn config(vocab_size: usize, rank: usize, block_size: usize) -> XpressConfig {

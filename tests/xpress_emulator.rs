@@ -9,7 +9,7 @@ use specdraft::xpress::{
     BlockLayout, BlockView, Generate, RefineInputs, XpressBackend, XpressConfig, XpressHead,
     XpressLimits, bf16,
 };
-use test_support::xpress::{ExactCase, check_bad_input, check_golden};
+use test_support::xpress::{ExactCase, check_bad_input, check_golden, inputs};
 
 test_support::xpress_property_tests!(|head, limits| Ok(Box::new(EmulatorXpress::new(
     head, limits
@@ -378,15 +378,7 @@ fn launches(case: &ExactCase, options: EmulatorXpressOptions) -> Vec<(&'static s
     let step = config
         .generate_step(case.n, Generate::Exact, case.seed)
         .unwrap();
-    let inputs = RefineInputs {
-        base: step.base().unwrap(),
-        hidden: step.hidden().unwrap(),
-        anchors: &step.anchors,
-        previous: &step.previous,
-        seeds: None,
-        passes: case.passes,
-        topc: case.topc,
-    };
+    let inputs = inputs(&step, case.passes, case.topc).unwrap();
     backend.refine(&inputs).unwrap();
     backend.launches().to_vec()
 }

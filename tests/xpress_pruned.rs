@@ -1,8 +1,9 @@
 //! Pruned passes in the emulator: the tokens of passes that look at everything, for next to none of the work where logits are peaked.
 
 use specdraft::emulator::{EmulatorXpress, EmulatorXpressOptions, Schedule};
-use specdraft::xpress::{RefineInputs, XpressBackend, XpressConfig, XpressLimits};
+use specdraft::xpress::{XpressBackend, XpressConfig, XpressLimits};
 use specdraft_kernels::xpress::prune::PAUSE;
+use test_support::xpress::inputs;
 use test_support::xpress::pruned::{PEAKS, Peaks, Readouts, check_pruned, head, step};
 
 #[test]
@@ -125,15 +126,7 @@ fn flat_logits_pause_pruning() {
 
 fn refine(backend: &mut EmulatorXpress, config: &XpressConfig, peaks: Peaks) -> Vec<i64> {
     let step = step(config, 3, peaks).unwrap();
-    let inputs = RefineInputs {
-        base: step.base().unwrap(),
-        hidden: step.hidden().unwrap(),
-        anchors: &step.anchors,
-        previous: &step.previous,
-        seeds: None,
-        passes: 2,
-        topc: 0,
-    };
+    let inputs = inputs(&step, 2, 0).unwrap();
     backend.refine(&inputs).unwrap()
 }
 

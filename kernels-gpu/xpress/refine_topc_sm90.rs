@@ -25,7 +25,7 @@
 //! 5. A key is the score's 16 bits, ordered as numbers (-0 is 0, NaN is -inf), then the candidate, the lower the larger: the first
 //!    maximum in the candidates' order wins. It travels with its token.
 //! 6. What only later slots need, their sums and the barriers' byte counts, is done while somebody is waited for, and so is writing the tokens.
-//! 7. A slot's first pass takes the start's token, and most passes choose it again. Its row of w1 is fetched a slot ahead, and others when
+//! 7. A slot's first pass takes the start's token, which other passes often choose again. Its row of w1 is fetched a slot ahead, and others when
 //!    they are known.
 //! 8. No pass stops early, for none is launched: rows of a pass that changes nothing cost what they would cost empty.
 

@@ -201,8 +201,11 @@ pub(crate) fn limits(n: usize, config: &XpressConfig) -> XpressLimits {
     }
 }
 
-/// A generated step's inputs.
-pub(crate) fn inputs(
+/// A generated step's inputs, without seeds.
+///
+/// # Errors
+/// As [`GeneratedStep::base`].
+pub fn inputs(
     step: &GeneratedStep,
     passes: usize,
     topc: usize,

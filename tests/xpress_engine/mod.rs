@@ -13,6 +13,7 @@ use specdraft::xpress::{
     BlockLayout, BlockView, Generate, GeneratedStep, Mlp, RefineInputs, XpressBackend,
     XpressConfig, XpressHead, XpressLimits, bf16,
 };
+use test_support::xpress::inputs;
 
 /// Values that nobody may read: NaN.
 const RUBBISH: u16 = 0x7FFF;
@@ -164,13 +165,8 @@ impl Setup {
         let count = (n * self.config.num_draft_tokens()) as u64;
         let seeds: Vec<i64> = (0..count).map(|i| ((i * 7919 + seed) % v) as i64).collect();
         let drafts = self.cpu.refine(&RefineInputs {
-            base: step.base()?,
-            hidden: step.hidden()?,
-            anchors: &step.anchors,
-            previous: &step.previous,
             seeds: seeded.then_some(&seeds[..]),
-            passes,
-            topc,
+            ..inputs(&step, passes, topc)?
         })?;
         Ok((step, seeds, drafts))
     }

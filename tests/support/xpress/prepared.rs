@@ -1,5 +1,6 @@
 //! A draft step between its preparation and its passes, for kernels that run on arrays of the test's own.
 
+use super::inputs;
 use specdraft::cpu::CpuXpress;
 use specdraft::xpress::{Generate, RefineInputs, XpressBackend, bf16};
 
@@ -38,18 +39,10 @@ impl Step {
         let config = cpu.config().clone();
         let slots = config.num_draft_tokens();
         let step = config.generate_step(requests, how, seed).unwrap();
-        let base = step.base().unwrap();
-        let xh = cpu.hidden_cache(step.hidden().unwrap()).unwrap();
+        let inputs = inputs(&step, passes, count).unwrap();
+        let base = inputs.base;
+        let xh = cpu.hidden_cache(inputs.hidden).unwrap();
         let ids = cpu.select_topc(base, count).unwrap();
-        let inputs = RefineInputs {
-            base,
-            hidden: step.hidden().unwrap(),
-            anchors: &step.anchors,
-            previous: &step.previous,
-            seeds: None,
-            passes,
-            topc: count,
-        };
         let refined = cpu.refine(&inputs).unwrap();
         let start = cpu
             .refine(&RefineInputs {

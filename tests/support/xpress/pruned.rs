@@ -7,6 +7,7 @@ use specdraft::xpress::{
     Generate, GeneratedStep, RefineInputs, XpressBackend, XpressConfig, XpressHead, bf16,
 };
 
+use super::inputs;
 use super::stages::Numbers;
 
 /// Builds a backend for a head that prunes or does not.
@@ -76,13 +77,8 @@ pub fn check_pruned(
                 .as_mut()
                 .map_err(|error| anyhow::anyhow!("{error}"))?;
             traces.push(backend.refine_trace(&RefineInputs {
-                base: step.base()?,
-                hidden: step.hidden()?,
-                anchors: &step.anchors,
-                previous: &step.previous,
                 seeds,
-                passes: 3,
-                topc: 0,
+                ..inputs(&step, 3, 0)?
             })?);
         }
         for (pass, (want, got)) in traces[0].iter().zip(&traces[1]).enumerate() {
