@@ -196,7 +196,12 @@ impl HopperReadout {
             dependent,
         };
         let map = |i: u64| std::ptr::with_exposed_provenance((self.maps.ptr() + 128 * i) as usize);
-        let [keep_tiles, keep_base] = kept(groups.count);
+        let [keep_sixteenths, keep_base] = kept(
+            groups.count,
+            args.rows,
+            args.vocabulary,
+            self.multiprocessors(),
+        );
         let words = HopperArgs {
             w2: map(0),
             base: map(1),
@@ -217,7 +222,7 @@ impl HopperReadout {
             group_slots: groups.step[0],
             group_requests: groups.step[1],
             group_rows: groups.rows,
-            keep_tiles,
+            keep_sixteenths,
             keep_base,
         }
         .words();
@@ -351,14 +356,21 @@ impl Groups {
     }
 }
 
-/// Tiles of w2, and whether base logits too, that are kept in L2 from launch to launch: of about 26 MB and 18 MB. Measured on an H200, whose L2
-/// holds 60 MB: passes with one group take 20.0 us so, and 23.9 without; with more rows the base logits push out what is kept.
-fn kept(groups: u32) -> [u32; 2] {
-    match groups {
-        1 => [400, 1],
-        2 => [400, 0],
-        _ => [0, 0],
-    }
+/// Of 16 tiles of w2, how many are kept in L2 from launch to launch, and whether the base logits are. For few rows up to 23 MB of w2. Three row
+/// blocks get 33 MB: they read w2 at about the same time, and one finds what another has read. Measured on an H200, whose L2 holds
+/// 60 MB; with more rows the base logits push out what is kept.
+fn kept(groups: u32, rows: u32, vocabulary: u32, multiprocessors: u32) -> [u32; 2] {
+    let (tiles, row_blocks) = match groups {
+        ..=2 => (350, 1),
+        7..=9 => (500, 3),
+        _ => return [0, 0],
+    };
+    let others = vocabulary
+        .div_ceil(TILE)
+        .saturating_sub(2 * multiprocessors / row_blocks);
+    let sixteenths = (16 * tiles / others.max(1)).min(16);
+    let base_bytes = 2 * u64::from(rows) * u64::from(vocabulary);
+    [sixteenths, u32::from(base_bytes <= 10_000_000)]
 }
 
 #[cfg(test)]
@@ -440,5 +452,21 @@ mod tests {
         assert_eq!(names, ["64", "128", "256", "256", "192", "192"]);
         assert_eq!(readout_sm90::pick(0, 132), None);
         assert_eq!(readout_sm90::pick(1000, 132), None);
+    }
+
+    #[test]
+    fn what_is_kept_in_l2_fits_there() {
+        let of = |requests: u32, vocabulary| {
+            let rows = 15 * requests;
+            kept(rows.div_ceil(GROUP_ROWS), rows, vocabulary, 132)
+        };
+        assert_eq!(of(1, 151_936), [6, 1]);
+        assert_eq!(of(4, 151_936), [6, 0]);
+        assert_eq!(of(8, 151_936), [6, 0]);
+        assert_eq!(of(16, 151_936), [0, 0]);
+        assert_eq!(of(32, 151_936), [7, 0]);
+        assert_eq!(of(128, 151_936), [0, 0]);
+        assert_eq!(of(1, 1 << 20), [0, 0]);
+        assert_eq!(of(1, 32_000), [16, 1]);
     }
 }

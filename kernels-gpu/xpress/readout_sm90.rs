@@ -29,9 +29,10 @@
 //!     that are seen twice give the same key; base logits behind the last arrive as NaN, and win nothing.
 //! 11. Where requests lie apart, a group is as many whole requests as 64 rows hold: a box of three dimensions (entries, slots, requests)
 //!     fetches them. Rows that are left over hold what was there before; they meet no others, and are dropped at the end.
-
 //! 12. A pruned readout goes over the tiles that [`prune`](super::prune) left to it, still in rising order, and writes the rows that are
 //!     open. If none is, it ends at once. It fetches nothing before `pdl::wait`: what it has to fetch is not known.
+//! 13. What of w2 is kept in L2 lies among what is not, and after the tiles of reason 9: memory is busy while the launch before ends, and
+//!     while others read what was kept.
 
 mod consumer;
 mod producer;
@@ -163,8 +164,8 @@ kernels! {
         group_requests: u32,
         /// Rows of a group: of the boxes.
         group_rows: u32,
-        /// Tiles of w2, the first ones, to keep in L2 for the next launch.
-        keep_tiles: u32,
+        /// Of 16 tiles of w2, how many to keep in L2 for the next launch.
+        keep_sixteenths: u32,
         /// Not 0 to keep the base logits in L2.
         keep_base: u32,
     }

@@ -121,7 +121,7 @@ impl<const WGS: u32, const MB: u32> Job<WGS, MB> {
     unsafe fn fetch_w2(&self, rings: &mut Rings, tile: u32) {
         let memory = &self.memory;
         let entry = self.first_entry(tile);
-        let policy = if tile < self.args.keep_tiles {
+        let policy = if self.is_kept(tile) {
             Policy::evict_last()
         } else if self.row_blocks > 1 {
             // Other row blocks read it at about the same time.
@@ -154,6 +154,12 @@ impl<const WGS: u32, const MB: u32> Job<WGS, MB> {
             rings.chunk = 0;
             rings.chunk_parity ^= 1;
         }
+    }
+
+    /// Reason 13.
+    #[inline(always)]
+    fn is_kept(&self, tile: u32) -> bool {
+        (tile >= 2 * self.slots) & (tile % 16 < self.args.keep_sixteenths)
     }
 
     /// # Safety
