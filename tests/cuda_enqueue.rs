@@ -177,6 +177,32 @@ fn an_index_of_another_size_is_refused() {
 }
 
 #[test]
+fn an_index_of_another_context_or_no_configuration_is_refused() {
+    let (fake, context) = fake();
+    let (engine_context, _) = fake.engine_handles();
+    let engine = borrow(context.driver(), engine_context, &Arc::new(()));
+    let config = SuffixConfig {
+        history_index: true,
+        ..CONFIG
+    };
+    let mut drafter = CudaSuffix::new(&context, config.clone()).unwrap();
+    let mut other = HistoryIndex::new(&engine, &config).unwrap();
+    let error = drafter.replace_history_index(&mut other).unwrap_err();
+    assert_eq!(error.argument(), Some("history_index"), "{error}");
+    assert!(
+        error.to_string().contains("the drafter's context"),
+        "{error}"
+    );
+
+    let none = SuffixConfig {
+        max_num_reqs: usize::MAX,
+        ..config
+    };
+    let error = HistoryIndex::new(&context, &none).unwrap_err();
+    assert_eq!(error.argument(), Some("max_num_reqs"), "{error}");
+}
+
+#[test]
 fn a_captured_step_replays_on_changed_inputs() {
     let (_, context) = fake();
     checks::a_captured_step_replays(&context, &CONFIG, SIZE);

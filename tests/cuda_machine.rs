@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use specdraft::Error;
-use specdraft::driver::{Context, Driver, DriverError, Module, Ptx, Stream};
-use specdraft::suffix::cuda::{CudaSuffix, SuffixKernels};
+use specdraft::driver::{Context, DeviceBuffer, Driver, DriverError, Module, Ptx, Stream};
+use specdraft::suffix::cuda::{CudaSuffix, OwnedCudaSuffix, RowLayout, SuffixKernels};
 use specdraft::suffix::{SuffixConfig, SuffixDrafter};
 use test_support::fake_cuda::FakeCuda;
 
@@ -132,7 +132,9 @@ fn a_drafter_compiles_what_it_uses_once() {
 fn a_kernel_that_the_ptx_lacks_is_named() {
     let (_, context) = fake();
     let text = ".version 8.0\n.target sm_90a\n.address_size 64\n";
-    let module = Module::load(&context, Ptx::parse("old.ptx", text).unwrap()).unwrap();
+    let ptx = Ptx::parse("old.ptx", text).unwrap();
+    // SAFETY: no kernels, and a driver that runs none.
+    let module = unsafe { Module::load(&context, ptx) }.unwrap();
     let error = SuffixKernels::load(&module).unwrap_err();
     assert!(matches!(error, DriverError::KernelAbi { .. }), "{error}");
     for part in ["suffix_propose_k8", "none in old.ptx", "build-ptx"] {
@@ -151,7 +153,9 @@ fn a_failed_jit_tells_all_it_knows() {
         target: "sm_90a",
         text: "nothing",
     };
-    let error = Module::load(&context, ptx).unwrap_err().to_string();
+    // SAFETY: as above.
+    let error = unsafe { Module::load(&context, ptx) };
+    let error = error.unwrap_err().to_string();
     for part in [
         "broken.ptx",
         ".version 8.0",
@@ -176,6 +180,30 @@ fn there_is_no_such_gpu() {
         "{error}"
     );
 }
+
+#[test]
+fn sizes_that_no_memory_has_are_errors() {
+    let (_, context) = fake();
+    let stream = Stream::PER_THREAD;
+    let buffer = DeviceBuffer::<u32>::zeroed(&context, stream, 4, "words").unwrap();
+    for (offset, len) in [(0, usize::MAX), (1, 1 << 50), (5, 0)] {
+        let error = buffer.read(stream, offset, len).unwrap_err();
+        assert!(error.to_string().contains("at most 4"), "{error}");
+    }
+    assert_eq!(buffer.read(stream, 1, 3).unwrap(), [0; 3]);
+
+    let kernels = Arc::new(SuffixKernels::load(&Module::built_in(&context).unwrap()).unwrap());
+    for (offset, padding) in [
+        (usize::MAX - 99, 0),
+        (0, usize::MAX),
+        (0, usize::MAX / 4 - 64),
+    ] {
+        let layout = RowLayout { offset, padding };
+        let error = OwnedCudaSuffix::with_layout(kernels.clone(), CONFIG, layout).unwrap_err();
+        assert_eq!(error.argument(), Some("layout"), "{error}");
+    }
+}
+
 fn fake() -> (FakeCuda, Context) {
     let fake = FakeCuda::start((9, 0), 13_000);
     let device = load().unwrap().device(0).unwrap();

@@ -4,8 +4,8 @@ use safetensors::Dtype;
 use serde_json::json;
 use specdraft::cpu::CpuXpress;
 use specdraft::xpress::{
-    BlockView, Blocks, FoldedMixer, Generate, GeneratedStep, HeadError, XpressConfig, XpressHead,
-    XpressLimits, XpressRefiner, bf16,
+    BlockView, Blocks, FoldedMixer, Generate, GeneratedStep, HeadError, XpressBackend,
+    XpressConfig, XpressHead, XpressLimits, XpressRefiner, bf16,
 };
 use specdraft::{Error, Result};
 use test_support::xpress::{Checkpoint, Tensor, check_bad_input};
@@ -13,6 +13,25 @@ use test_support::xpress::{Checkpoint, Tensor, check_bad_input};
 #[test]
 fn cpu_refuses_bad_input() {
     check_bad_input(&mut |head, limits| Ok(Box::new(CpuXpress::new(head, limits)?)));
+}
+
+#[test]
+fn limits_without_candidates_say_how_to_refine() {
+    let config = test_support::xpress::config([50, 16, 32, 48, 4]);
+    let head = XpressHead::generate(&config, Generate::Exact, 1).unwrap();
+    let limits = XpressLimits {
+        max_num_reqs: 2,
+        max_topc: 0,
+    };
+    let mut backend = CpuXpress::new(head, limits).unwrap();
+    let step = config.generate_step(2, Generate::Exact, 2).unwrap();
+    let error = backend
+        .refine(&test_support::xpress::inputs(&step, 2, 5).unwrap())
+        .unwrap_err()
+        .to_string();
+    for part in ["topc", "no candidates", "got 5", "topc 0"] {
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 #[test]

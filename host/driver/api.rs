@@ -62,6 +62,7 @@ macro_rules! entry_points {
                             return Err(DriverError::MissingEntry {
                                 entry: stringify!($name),
                                 driver: version_text(lookup),
+                                since: "11.4",
                             });
                         }
                         // SAFETY: not null, and the caller vouches for the signature.
@@ -89,7 +90,8 @@ macro_rules! entry_points {
     };
 }
 
-// `_v2` and the like are the names that cuda.h's macros stand for, and have been since CUDA 11.
+// `_v2` and the like are the names that cuda.h's macros stand for, and have been since CUDA 11. The newest required one,
+// `cuGraphInstantiateWithFlags`, is of CUDA 11.4.
 entry_points! {
     required {
         fn cuInit(flags: c_uint);

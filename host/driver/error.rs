@@ -22,13 +22,15 @@ pub enum DriverError {
 
     /// The driver is there but lacks an entry point: typically one older than CUDA 11.4.
     #[error(
-        "the NVIDIA driver ({driver}) has no entry point {entry}; update it to one for CUDA 11.4 or newer"
+        "the NVIDIA driver ({driver}) has no entry point {entry}; update it to one for CUDA {since} or newer"
     )]
     MissingEntry {
         /// The entry point's name.
         entry: &'static str,
         /// The driver's version, if it could be asked.
         driver: String,
+        /// The CUDA version whose drivers have it.
+        since: &'static str,
     },
 
     /// A driver call returned an error code.
@@ -219,7 +221,8 @@ pub(crate) fn hint(code: c_int) -> &'static str {
         200 | 218 => "the driver finds the PTX malformed: rebuild it with `cargo xtask build-ptx`",
         201 | 709 => "the context handle is not a live context of this process",
         NO_BINARY_FOR_GPU => "this GPU needs another PTX target",
-        220..=221 => "the driver has no JIT compiler: install the full driver package",
+        220 => "an NVLink failed: look at nvidia-smi nvlink -e and the system's log",
+        221 => "the driver has no JIT compiler: install the full driver package",
         UNSUPPORTED_PTX_VERSION => {
             "the driver is older than the PTX: update the driver, or rebuild the PTX with an older .version"
         }

@@ -61,14 +61,17 @@ pub(super) fn load(context: &Context, ptx: Ptx<'_>, text: &str) -> Result<CUmodu
     })))
 }
 
-/// Unloads a module of [`load`], which is not used again.
+/// Unloads a module.
+///
+/// # Safety
+/// - `module` came from [`load`] in this context; neither it nor its kernels are used again.
 ///
 /// # Errors
 /// The driver's.
-pub(super) fn unload(context: &Context, module: CUmodule) -> Result<(), DriverError> {
+pub(super) unsafe fn unload(context: &Context, module: CUmodule) -> Result<(), DriverError> {
     let _current = context.enter()?;
     let driver = context.driver();
-    // SAFETY: loaded by `load`, unloaded once.
+    // SAFETY: the caller's contract.
     let code = unsafe { (driver.api().cuModuleUnload)(module) };
     driver.check("cuModuleUnload", code, || "unloading kernels".into())
 }

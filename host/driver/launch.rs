@@ -166,6 +166,7 @@ impl<const N: usize> PreparedKernel<N> {
     /// How much of its cache a multiprocessor uses as shared memory is the driver's choice for each kernel, and changes only when no block
     /// runs there. Launches that are to run beside each other have to agree on it.
     pub fn share_multiprocessors(&self) {
+        debug_assert!(self.code.get().is_none(), "{}", self.kernel.name);
         self.keeps_company.store(true, Relaxed);
     }
 
@@ -329,6 +330,7 @@ impl<const N: usize> PreparedKernel<N> {
             return Err(DriverError::MissingEntry {
                 entry: "cuLaunchKernelEx",
                 driver: driver.version().to_string(),
+                since: "11.8",
             });
         }
         let code = self.code()?;

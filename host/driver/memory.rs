@@ -177,6 +177,10 @@ impl<T: Pod> DeviceBuffer<T> {
         })
     }
 
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// Copies `len` elements from `offset` on to the host; waits for the stream.
     pub fn read(
         &self,
@@ -184,6 +188,7 @@ impl<T: Pod> DeviceBuffer<T> {
         offset: usize,
         len: usize,
     ) -> Result<Vec<T>, DriverError> {
+        self.inside("offset + len", offset, len)?;
         let mut data = vec![T::zeroed(); len];
         self.read_into(stream, offset, &mut data)?;
         Ok(data)

@@ -132,7 +132,8 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Module {
-    /// The best of the PTX that the library carries, or the file that `SPECDRAFT_PTX` names. A driver that is too old for the
+    /// The best of the PTX that the library carries, or the file that the variable `SPECDRAFT_PTX` names, whose code is trusted as
+    /// `LD_PRELOAD`'s is. A driver that is too old for the
     /// best one (that for Hopper takes CUDA 12.3) gets the next.
     ///
     /// # Errors
@@ -146,11 +147,13 @@ impl Module {
         let parsed = texts.iter().map(|ptx| Ptx::parse(&ptx.name, &ptx.text));
         let all: Vec<_> = parsed.collect::<Result<_, _>>()?;
         let best = Ptx::pick(&all, context.device())?;
-        match Self::load(context, best) {
+        // SAFETY: this crate's own texts, or the file that the user of the process vouches for in naming it.
+        match unsafe { Self::load(context, best) } {
             Err(error) if error.is_old_driver() => {
                 let others: Vec<_> = all.into_iter().filter(|ptx| *ptx != best).collect();
                 let next = Ptx::pick(&others, context.device());
-                next.and_then(|next| Self::load(context, next))
+                // SAFETY: as above.
+                next.and_then(|next| unsafe { Self::load(context, next) })
                     .map_err(|_| error)
             }
             loaded => loaded,
@@ -159,12 +162,16 @@ impl Module {
 
     /// A PTX text that the driver takes: it is given all but the kernels.
     ///
+    /// # Safety
+    /// - The text is of this version's device crate: its kernels keep to the arrays that they are given.
+    ///
     /// # Errors
     /// [`DriverError::Jit`] with the GPU, the driver's and the PTX's versions and the JIT's log.
-    pub fn load(context: &Context, ptx: Ptx<'_>) -> Result<Self, DriverError> {
+    pub unsafe fn load(context: &Context, ptx: Ptx<'_>) -> Result<Self, DriverError> {
         let entries = Entries::cut(ptx.text);
         let tried = jit::load(context, ptx, entries.common())?;
-        jit::unload(context, tried)?;
+        // SAFETY: loaded just now in this context, and used by nothing.
+        unsafe { jit::unload(context, tried)? };
         Ok(Self {
             inner: Arc::new(Inner {
                 context: context.clone(),
@@ -274,7 +281,8 @@ impl Drop for Inner {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         for module in std::mem::take(loaded).into_values() {
-            let _ = jit::unload(&self.context, module);
+            // SAFETY: loaded in this context; what had its kernels held this object.
+            let _ = unsafe { jit::unload(&self.context, module) };
         }
     }
 }

@@ -173,9 +173,11 @@ impl Event {
     pub fn milliseconds_since(&self, earlier: &Self) -> Result<f32, DriverError> {
         let _current = self.context.enter()?;
         let driver = self.context.driver();
-        // SAFETY: our own event.
-        let code = unsafe { (driver.api().cuEventSynchronize)(self.raw) };
-        driver.check("cuEventSynchronize", code, || "waiting for an event".into())?;
+        for event in [earlier, self] {
+            // SAFETY: an event of this library, alive.
+            let code = unsafe { (driver.api().cuEventSynchronize)(event.raw) };
+            driver.check("cuEventSynchronize", code, || "waiting for an event".into())?;
+        }
         let mut ms = 0.0;
         // SAFETY: the call writes one float; both events are live.
         let code = unsafe { (driver.api().cuEventElapsedTime)(&raw mut ms, earlier.raw, self.raw) };

@@ -222,7 +222,8 @@ impl SuffixState {
         }
         in_range("head", self.head, 0, self.corpus.len() as i64)?;
         in_range("doc_seq", self.doc_seq, 0, (1 << 31) - 1)?;
-        in_range("steps", self.steps, 0, i64::MAX - 1)?;
+        // As the counts below: no drafter counts on until it wraps.
+        in_range("steps", self.steps, 0, 1 << 53)?;
         let buckets = 2 * NUM_LEN_BUCKETS as i64;
         for (slot, &bucket) in self.last_bucket.iter().enumerate() {
             in_range(

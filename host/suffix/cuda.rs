@@ -333,22 +333,24 @@ impl CudaSuffix {
     /// of rows, each with an index of its own.
     ///
     /// # Errors
-    /// A drafter without [`SuffixConfig::history_index`], or an index of another size; both stay where they are.
+    /// A drafter without [`SuffixConfig::history_index`], or an index of other sizes or in another context; both stay where they are.
     pub fn replace_history_index(&mut self, other: &mut HistoryIndex) -> Result<()> {
-        let own = self.memory.history_index.as_mut();
-        let bytes = own.as_ref().map_or(0, |own| own.bytes());
-        match own.filter(|_| bytes == other.bytes()) {
-            Some(own) => std::mem::swap(own, other),
-            None => {
-                return Err(Error::out_of_range(
-                    "history_index",
-                    format_args!("an index of {bytes} bytes, as this drafter's"),
-                    other.bytes(),
-                    "build it with the drafter's own configuration, `history_index` on",
-                ));
+        let got = other.shape();
+        let expected = match self.memory.history_index.as_mut() {
+            Some(own) if own.fits(other) => {
+                std::mem::swap(own, other);
+                return Ok(());
             }
-        }
-        Ok(())
+            Some(own) if own.shape() == got => format!("{got} in the drafter's context"),
+            Some(own) => own.shape(),
+            None => "none, as this drafter has no index".into(),
+        };
+        Err(Error::out_of_range(
+            "history_index",
+            expected,
+            got,
+            "build it with the drafter's own configuration, `history_index` on, in its context",
+        ))
     }
 
     /// Enqueues telling that a slot has a new request: the last draft of the one before is not observed, and its history

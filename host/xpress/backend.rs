@@ -284,13 +284,17 @@ pub(crate) fn check_topc(topc: usize, limits: &XpressLimits) -> Result<usize> {
     if (1..=limits.max_topc).contains(&topc) {
         return Ok(topc);
     }
-    let hint = "ask for fewer candidates, or raise XpressLimits.max_topc";
-    Err(Error::out_of_range(
-        "topc",
-        format!("1 to {}", limits.max_topc),
-        topc,
-        hint,
-    ))
+    let (expected, hint) = match limits.max_topc {
+        0 => (
+            "none, as these limits have no candidates".to_owned(),
+            "refine over the whole vocabulary (topc 0), or raise XpressLimits.max_topc",
+        ),
+        most => (
+            format!("1 to {most}"),
+            "ask for fewer candidates, refine over the whole vocabulary (topc 0), or raise XpressLimits.max_topc",
+        ),
+    };
+    Err(Error::out_of_range("topc", expected, topc, hint))
 }
 
 pub(crate) fn check_len(argument: &str, got: usize, shape: &[usize]) -> Result<()> {
@@ -365,6 +369,7 @@ pub(crate) fn check_argmax(
         );
         return Err(Error::length("base", expected, 0, hint));
     }
-    check_len("blocks", blocks.len(), &[requests, slots + 1])?;
-    Ok(slots + 1)
+    let slots = slots.saturating_add(1);
+    check_len("blocks", blocks.len(), &[requests, slots])?;
+    Ok(slots)
 }

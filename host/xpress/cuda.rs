@@ -45,8 +45,8 @@
 //! A refiner's calls work with the same scratch memory: put them on one stream, or order the streams with events.
 //!
 //! # CUDA graphs
-//! Every call that takes a stream only enqueues: it neither waits, allocates nor copies pageable memory, so all of them can be captured in a
-//! graph. A replay reads the arrays' contents of that time; the size of the batch may not change. Rows that stand for no request
+//! Every call that takes a stream, but for [`CudaXpress::pruning_counts`], only enqueues: it neither waits, allocates nor copies pageable memory,
+//! so all of them can be captured in a graph. A replay reads the arrays' contents of that time; the size of the batch may not change. Rows that stand for no request
 //! (padding) may hold anything: no row changes another one's result.
 
 mod kernels;
@@ -219,7 +219,7 @@ impl CudaXpress {
     }
 
     /// Lets the kernels for Hopper GPUs have the calls that they take, or keeps to the general ones: on at first where there are any.
-    /// The tokens are the same. Allocates, and waits.
+    /// The tokens are the same. Allocates, frees what these kernels had, and waits: graphs captured before may not be launched any more.
     ///
     /// # Errors
     /// The driver's.

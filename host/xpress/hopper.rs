@@ -183,7 +183,15 @@ impl HopperReadout {
         };
         if self.mapped != Some(mapped) {
             let Some(maps) = self.encode(&groups, args)? else {
-                return Ok(false);
+                // A pruned readout's tiles were written for this kernel's row blocks: the general one would leave rows out.
+                return match args.needed.is_null() {
+                    true => Ok(false),
+                    false => Err(DriverError::Argument {
+                        argument: "base",
+                        expected: "an array that the driver can describe".into(),
+                        got: format!("strides {} and {}", args.request_stride, args.slot_stride),
+                    }),
+                };
             };
             // SAFETY: the caller's contract; the launch writes this object's memory alone.
             unsafe { self.launch_maps(stream, dependent, maps)? };

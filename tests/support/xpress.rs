@@ -179,9 +179,7 @@ pub(crate) fn all_sizes() -> impl Iterator<Item = [usize; 5]> {
 }
 
 /// A configuration of these sizes: V, D, R, H, B.
-pub(crate) fn config(
-    [vocab_size, hidden_size, rank, mlp_hidden, block_size]: [usize; 5],
-) -> XpressConfig {
+pub fn config([vocab_size, hidden_size, rank, mlp_hidden, block_size]: [usize; 5]) -> XpressConfig {
     XpressConfig {
         vocab_size,
         hidden_size,

@@ -3,6 +3,7 @@
 use specdraft_kernels::suffix::{counter, index, ingest, propose};
 
 use crate::driver::{Context, DeviceBuffer, DriverError, Stream};
+use crate::error::Result;
 use crate::suffix::{SuffixConfig, SuffixState};
 
 /// Named as the kernels' parameters are.
@@ -41,8 +42,13 @@ impl HistoryIndex {
     /// The index of empty rows; waits until it is written.
     ///
     /// # Errors
-    /// Too little memory; the driver's.
-    pub fn new(context: &Context, config: &SuffixConfig) -> Result<Self, DriverError> {
+    /// A configuration out of range; too little memory; the driver's.
+    pub fn new(context: &Context, config: &SuffixConfig) -> Result<Self> {
+        config.validate()?;
+        Ok(Self::allocate(context, config)?)
+    }
+
+    fn allocate(context: &Context, config: &SuffixConfig) -> Result<Self, DriverError> {
         let stream = Stream::PER_THREAD;
         let slots = config.max_num_reqs;
         let words = slots * Self::words_of_slot(config);
@@ -56,6 +62,22 @@ impl HistoryIndex {
 
     pub(super) fn words_of_slot(config: &SuffixConfig) -> usize {
         index::words(config.max_model_len as u32) as usize
+    }
+
+    /// Whether `other` can take its place.
+    pub(super) fn fits(&self, other: &Self) -> bool {
+        self.bits.len() == other.bits.len()
+            && self.indexed_len.len() == other.indexed_len.len()
+            && self.bits.context().is_same(other.bits.context())
+    }
+
+    /// Its sizes, in words.
+    pub(super) fn shape(&self) -> String {
+        let slots = self.indexed_len.len();
+        format!(
+            "an index of {slots} slots x {} words",
+            self.bits.len() / slots.max(1)
+        )
     }
 
     /// What it holds, in bytes.
@@ -90,7 +112,7 @@ impl Memory {
             scratch: DeviceBuffer::zeroed(context, stream, sizes.scratch, "scratch of propose")?,
             plan: DeviceBuffer::zeroed(context, stream, sizes.plan, "scratch of ingest")?,
             history_index: match config.history_index {
-                true => Some(HistoryIndex::new(context, config)?),
+                true => Some(HistoryIndex::allocate(context, config)?),
                 false => None,
             },
         };

@@ -7,7 +7,7 @@ use crate::driver::{
     Context, DeviceBuffer, DeviceRows, DeviceSlice, DeviceSliceMut, Driver, Module, OwnedStream,
     PinnedBuffer, Stream,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::suffix::{
     BatchCheck, Document, Indexed, Proposal, SuffixBackend, SuffixConfig, SuffixState,
 };
@@ -77,7 +77,7 @@ impl OwnedCudaSuffix {
     /// As [`with_kernels`](Self::with_kernels), with rows elsewhere: for tests of the kernels.
     ///
     /// # Errors
-    /// A configuration over its limits; too little memory.
+    /// A configuration over its limits; a layout that no memory holds; too little memory.
     pub fn with_layout(
         kernels: Arc<SuffixKernels>,
         config: SuffixConfig,
@@ -86,6 +86,14 @@ impl OwnedCudaSuffix {
         let suffix = CudaSuffix::with_kernels(kernels, config)?;
         let (config, context) = (suffix.config(), suffix.context());
         let stream = OwnedStream::new(context)?;
+        let rows_len = layout.words(config).ok_or_else(|| {
+            Error::out_of_range(
+                "layout",
+                "an offset and a padding of fewer tokens than the GPU has memory for",
+                format!("{} and {}", layout.offset, layout.padding),
+                "leave less room",
+            )
+        })?;
         let slots = config.max_num_reqs;
         let tokens = slots * config.num_draft_tokens;
         let words = |len, name| DeviceBuffer::zeroed(context, stream.borrow(), len, name);
@@ -93,7 +101,7 @@ impl OwnedCudaSuffix {
         Ok(Self {
             check: BatchCheck::new(config),
             indexed: Indexed::new(config),
-            rows: words(layout.words(config), "token_ids")?,
+            rows: words(rows_len, "token_ids")?,
             total_len: words(slots, "total_len")?,
             inputs: [
                 words(4 * slots, "the inputs of propose")?,
@@ -145,9 +153,12 @@ impl RowLayout {
         config.max_model_len + self.padding
     }
 
-    /// Of the whole array.
-    fn words(self, config: &SuffixConfig) -> usize {
-        self.offset + config.max_num_reqs * self.stride(config)
+    /// Of the whole array; `None` if an address cannot say it.
+    fn words(self, config: &SuffixConfig) -> Option<usize> {
+        let stride = config.max_model_len.checked_add(self.padding)?;
+        let words = config.max_num_reqs.checked_mul(stride)?;
+        let words = words.checked_add(self.offset)?;
+        words.checked_mul(4).map(|_| words)
     }
 }
 

@@ -11,7 +11,9 @@ use crate::driver::{
     Context, DeviceBuffer, DeviceSlice, DeviceSliceMut, Driver, Module, OwnedStream,
 };
 use crate::error::Result;
-use crate::xpress::backend::{check_argmax, check_len, check_topc};
+use crate::xpress::backend::{
+    check_argmax, check_base, check_batch, check_len, check_shape, check_topc,
+};
 use crate::xpress::plan::check_rows;
 use crate::xpress::{
     BlockLayout, BlockView, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead,
@@ -157,7 +159,15 @@ impl XpressBackend for OwnedCudaXpress {
 
     fn hidden_cache(&mut self, hidden: BlockView<'_>) -> Result<Vec<bf16>> {
         let n = hidden.layout().requests;
-        let len = n * self.config().block_size * self.config().rank;
+        let XpressConfig {
+            block_size: b,
+            hidden_size: d,
+            rank: r,
+            ..
+        } = *self.config();
+        check_batch("hidden", n, &self.limits())?;
+        check_shape("hidden", hidden, [n, b, d])?;
+        let len = n * b * r;
         let (rows, layout) = aligned(hidden);
         let hidden = self.upload_bf16(&rows, "hidden")?;
         let xh = self.output(2 * len, "xh")?;
@@ -180,6 +190,7 @@ impl XpressBackend for OwnedCudaXpress {
             ..
         } = *self.config();
         let n = previous.len();
+        check_batch("previous", n, &self.limits())?;
         check_len("blocks", blocks.len(), &[n, b])?;
         check_len("xh", xh.len(), &[n, b, r])?;
         let len = n * (b - 1) * r;
@@ -205,6 +216,8 @@ impl XpressBackend for OwnedCudaXpress {
     ) -> Result<()> {
         let n = base.layout().requests;
         let slots = self.config().num_draft_tokens();
+        check_batch("base", n, &self.limits())?;
+        check_base("base", base, n, self.config())?;
         check_len("latents", latents.len(), &[n, slots, self.config().rank])?;
         check_len("blocks", out.len(), &[n, slots + 1])?;
         let latents = self.upload_bf16(latents, "latents")?;
@@ -221,6 +234,9 @@ impl XpressBackend for OwnedCudaXpress {
     }
 
     fn select_topc(&mut self, base: BlockView<'_>, topc: usize) -> Result<Vec<i64>> {
+        let n = base.layout().requests;
+        check_batch("base", n, &self.limits())?;
+        check_base("base", base, n, self.config())?;
         let topc = check_topc(topc.min(self.config().vocab_size), &self.limits())?;
         let len = base.layout().requests * self.config().num_draft_tokens() * topc;
         let layout = base.layout();

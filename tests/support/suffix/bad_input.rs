@@ -131,7 +131,7 @@ fn refuses_states_that_do_not_fit(backend: &mut dyn SuffixBackend) {
     learn(backend);
     let good = ok(backend.state());
     type Edit = fn(&mut SuffixState);
-    let edits: [(&str, Edit); 13] = [
+    let edits: [(&str, Edit); 14] = [
         ("corpus", |s| s.corpus.push(-1)),
         ("table", |s| s.table.truncate(1)),
         ("stats", |s| s.stats.clear()),
@@ -141,6 +141,7 @@ fn refuses_states_that_do_not_fit(backend: &mut dyn SuffixBackend) {
         ("head", |s| s.head = -1),
         ("doc_seq", |s| s.doc_seq = 1 << 31),
         ("steps", |s| s.steps = -1),
+        ("steps", |s| s.steps = i64::MAX - 1),
         ("last_bucket[1]", |s| s.last_bucket[1] = 18),
         ("last_valid[3]", |s| s.last_valid[3] = K as i32 + 1),
         ("stats[0]", |s| s.stats[0] = s.stats[1] + 1),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use specdraft::xpress::{
-    BlockView, Generate, GeneratedStep, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead,
-    XpressLimits, bf16,
+    BlockLayout, BlockView, Generate, GeneratedStep, Mlp, RefineInputs, XpressBackend,
+    XpressConfig, XpressHead, XpressLimits, bf16,
 };
 use specdraft::{Error, Result};
 
@@ -233,6 +233,42 @@ fn refuses_batches_over_the_limit(
         names(&error, argument);
         assert!(error.to_string().contains("at most 3 requests"), "{error}");
     }
+
+    // More than there is memory for, in a few values: all requests are the same one.
+    let few = vec![bf16::ZERO; 4 * 50];
+    let same = |slots, width| {
+        let layout = BlockLayout {
+            requests: 1 << 40,
+            slots,
+            width,
+            request_stride: 0,
+            slot_stride: width,
+        };
+        BlockView::new(&few, layout).unwrap()
+    };
+    for (argument, result) in [
+        ("hidden", backend.hidden_cache(same(4, 48)).map(drop)),
+        ("base", backend.select_topc(same(3, 50), 8).map(drop)),
+        ("base", backend.readout_argmax(&[], same(3, 50), &mut [])),
+        (
+            "blocks",
+            backend.add_argmax(same(3, 50), same(3, 50), &mut []),
+        ),
+    ] {
+        names(&result.expect_err("2^40 requests"), argument);
+    }
+    let slots = BlockLayout {
+        requests: 1,
+        slots: usize::MAX,
+        width: 1,
+        request_stride: 0,
+        slot_stride: 0,
+    };
+    let slots = BlockView::new(&few, slots).unwrap();
+    names(
+        &backend.add_argmax(slots, slots, &mut []).unwrap_err(),
+        "blocks",
+    );
     assert_eq!(good(backend, step), before);
 }
 
