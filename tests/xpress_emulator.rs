@@ -9,7 +9,7 @@ use specdraft::xpress::{
     BlockLayout, BlockView, Generate, RefineInputs, XpressBackend, XpressConfig, XpressHead,
     XpressLimits, bf16,
 };
-use test_support::xpress::{ExactCase, check_bad_input, check_golden, inputs};
+use test_support::xpress::{Checkpoint, ExactCase, Tensor, check_bad_input, check_golden, inputs};
 
 test_support::xpress_property_tests!(|head, limits| Ok(Box::new(EmulatorXpress::new(
     head, limits
@@ -249,6 +249,66 @@ fn clustered_logits_are_selected_exactly() {
             };
             assert_eq!(emulator.launches()[0].0, kernel, "{topc} candidates");
         }
+    }
+}
+
+/// Latents that overflow: past the last channel there is nothing that infinity could be multiplied with.
+#[test]
+fn an_infinite_latent_reaches_its_own_channels_alone() {
+    const SIZES: [usize; 5] = [50, 48, 16, 16, 4];
+    let [v, d, r, h, b] = SIZES;
+    let config = test_support::xpress::config(SIZES);
+    let head = XpressHead::generate(&config, Generate::Exact, 1).unwrap();
+    let mut checkpoint = Checkpoint::serving(&head, "");
+    let mut set = |name: &str, shape: &[usize], value: &dyn Fn(usize, usize) -> f32| {
+        let width = shape[shape.len() - 1];
+        let len = shape.iter().product();
+        let values: Vec<f32> = (0..len).map(|i| value(i / width, i % width)).collect();
+        let tensor = Tensor::f32(&values, shape);
+        assert!(checkpoint.tensors.insert(name.into(), tensor).is_some());
+    };
+    // Slot 1's first hidden number overflows in the hidden cache; the MLP brings infinity to all channels.
+    set("w1.weight", &[v, r], &|_, _| 0.0);
+    set("down_h.weight", &[r, d], &|i, j| {
+        if i + j == 0 { 1.0 } else { 0.0 }
+    });
+    set("down_g.weight", &[r, d], &|_, _| 0.0);
+    set("in_proj.weight", &[r, 3 * r], &|i, _| {
+        if i == 0 { 1e30 } else { 0.0 }
+    });
+    set("mix.L", &[r, b, b], &|_, _| 0.0);
+    set("mlp.gate_proj.weight", &[h, r], &|_, _| 1.0);
+    set("mlp.up_proj.weight", &[h, r], &|_, _| 1.0);
+    set("mlp.down_proj.weight", &[r, h], &|_, _| 1.0);
+    set("w2.weight", &[v, r], &|token, _| {
+        if token == 20 { 1.0 } else { -1.0 }
+    });
+    let head = Arc::new(XpressHead::load(checkpoint.save().path()).unwrap());
+
+    let mut hidden = vec![bf16::ZERO; b * d];
+    hidden[d] = bf16::from_f32(1e30);
+    let base: Vec<bf16> = (0..(b - 1) * v)
+        .map(|i| bf16::from_f32(if i % v == 10 || i % v == 20 { 5.0 } else { 0.0 }))
+        .collect();
+    for topc in [0, 8] {
+        let inputs = RefineInputs {
+            base: BlockView::contiguous(&base, 1, b - 1, v).unwrap(),
+            hidden: BlockView::contiguous(&hidden, 1, b, d).unwrap(),
+            anchors: &[1],
+            previous: &[1],
+            seeds: None,
+            passes: 1,
+            topc,
+        };
+        let limits = test_support::xpress::limits(1, &config);
+        let cpu = CpuXpress::new(head.clone(), limits)
+            .unwrap()
+            .refine(&inputs);
+        let emulator = EmulatorXpress::new(head.clone(), limits)
+            .unwrap()
+            .refine(&inputs);
+        assert_eq!(cpu.as_ref().unwrap()[0], 20, "of {topc} candidates");
+        assert_eq!(emulator.unwrap(), cpu.unwrap(), "of {topc} candidates");
     }
 }
 

@@ -40,7 +40,7 @@ pub fn count_x() -> u32 {
 }
 
 /// Says that this thread has come here, without making its memory accesses visible: [`mbarrier::fence_init`](crate::mbarrier::fence_init)
-/// does that for new barriers. All threads of the cluster call it, and then [`wait`], the lanes of a warp together.
+/// does that for new barriers. All threads of the cluster call it, and then [`wait`] or end, the lanes of a warp together.
 #[inline(always)]
 #[track_caller]
 pub fn arrive_relaxed() {

@@ -9,7 +9,8 @@
 //! consumer: wait(full, parity); read; arrive(empty)
 //! ```
 //!
-//! What an arriving thread did before is visible to those that have waited.
+//! What an arriving thread did before is visible to those that have waited, and so are the bytes that other blocks of a cluster
+//! [send](crate::cluster). What those blocks wrote to global memory before is not.
 
 use crate::{Index, Shared, imp};
 

@@ -25,7 +25,8 @@
 //!
 //! 1. Rows do not meet. A padded, NaN or hostile row changes no other.
 //! 2. Results do not depend on the order in which blocks run: what several blocks make together is an integer maximum
-//!    or a sum taken in a fixed order by the last of them. No block waits for another, but where a launch is cooperative.
+//!    or a sum taken in a fixed order by the last of them. No block waits for another, but in its own cluster, or
+//!    where a launch is cooperative.
 //! 3. Counters and keys are zero before a launch and zero after it: a launch needs no memset and can be replayed.
 //! 4. Memory is read inside `[0, n)` of its rows alone, not even in the same 16 bytes.
 //! 5. A pass that changes no token says so in its flag. The next one reads the flag first and does nothing then, nor

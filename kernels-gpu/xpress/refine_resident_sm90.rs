@@ -26,7 +26,7 @@
 //!    blocks take part in every launch, be it only for this.
 //! 5. Weights, and the mixer, depend on no launch and come first. Then tokens and their rows of w1, on which the first pass waits; then rows
 //!    of w2, and the candidates' rows of w1 into the L2 cache, for the passes after it.
-//! 6. Every row is computed by the same products and sums as in `refine_topc_sm90.rs`: the same bits.
+//! 6. Every row is computed by the same products and sums as in `xpress_refine_topc_1`: the same bits.
 //! 7. A pass that changes no token is the last one, if the caller wants that: all blocks of a request see the same tokens and agree.
 
 mod job;
@@ -134,7 +134,7 @@ kernels! {
     }
 
     /// All passes over candidates, a slot a cluster: of one request. The tokens are those of as many launches of the latent stage and of
-    /// `xpress_score`.
+    /// `xpress_score`, but where two logits lie within a rounding step: sums are taken in another order.
     ///
     /// # Safety
     ///

@@ -113,7 +113,7 @@ kernels! {
     }
 
     /// All passes over candidates, a request a cluster at a time. The tokens are those of as many launches of the latent stage and of
-    /// `xpress_score`.
+    /// `xpress_score`, but where two logits lie within a rounding step: sums are taken in another order.
     ///
     /// # Safety
     ///

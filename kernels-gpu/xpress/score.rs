@@ -212,8 +212,8 @@ impl Scores {
                     const AT: u32 = 2 * I as u32 * 128;
                     let k = first + 32 * I as u32 + 8 * place;
                     let (a, b) = (rows.ld4(AT + 4 * lane), rows.ld4(AT + 128 + 4 * lane));
-                    // Past the last column there is no latent, and zeros in a and b.
-                    let x = latent.ld4(if k < self.rank { k / 2 } else { 0 });
+                    // Past the last column there are zeros on both sides: 0 times infinity would be NaN.
+                    let x = if k < self.rank { latent.ld4(k / 2) } else { [0; 4] };
                     sums[0] = mma_16x8x16([a[0], b[0], a[1], b[1]], [x[0], x[1]], sums[0]);
                     sums[1] = mma_16x8x16([a[2], b[2], a[3], b[3]], [x[2], x[3]], sums[1]);
                 });

@@ -192,7 +192,7 @@ pub fn config([vocab_size, hidden_size, rank, mlp_hidden, block_size]: [usize; 5
 }
 
 /// Limits for `n` requests and any number of candidates.
-pub(crate) fn limits(n: usize, config: &XpressConfig) -> XpressLimits {
+pub fn limits(n: usize, config: &XpressConfig) -> XpressLimits {
     XpressLimits {
         max_num_reqs: n.max(1),
         max_topc: config.vocab_size,

@@ -125,7 +125,7 @@ pub(crate) fn warp_shuffle_up<T: ShuffleScalar>(
 ) -> (T, bool) {
     let moved =
         value.shuffle(|x| shfl_up(mask as i32, x as i32, delta as i32, segment(width, 0)) as u32);
-    (moved, delta <= lane_id() & (width - 1))
+    (moved, delta & 31 <= lane_id() & (width - 1))
 }
 
 #[inline(always)]
@@ -137,7 +137,7 @@ pub(crate) fn warp_shuffle_down<T: ShuffleScalar>(
 ) -> (T, bool) {
     let moved = value
         .shuffle(|x| shfl_down(mask as i32, x as i32, delta as i32, segment(width, 31)) as u32);
-    (moved, delta < width - (lane_id() & (width - 1)))
+    (moved, delta & 31 < width - (lane_id() & (width - 1)))
 }
 
 #[inline(always)]
