@@ -104,7 +104,7 @@ pub enum Error {
 
     /// The memory for a drafter's state could not be allocated, typically because of a corpus far larger than the
     /// machine's memory.
-    #[error("{argument}: expected {expected} bytes of free memory, got none; {hint}")]
+    #[error("{argument}: expected {expected} bytes of memory, got fewer; {hint}")]
     OutOfMemory {
         /// What the memory was for.
         argument: &'static str,

@@ -14,8 +14,8 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  a drafter failed, or a result could not be written
-  2  the command line makes no sense
-  3  a file could not be read, or something in it is malformed
+  2  the command line makes no sense, or names no tokenizer
+  3  a file could not be read, something in it is malformed, or nothing in it can be replayed
   4  the backend asked for does not work on this machine";
 
 const EXAMPLES: &str = "\
@@ -37,8 +37,8 @@ pub(crate) enum Command {
     /// Replay conversations as a greedy target model would, and report how many drafted tokens are accepted
     ///
     /// Reads chat messages ({"messages": [{"role", "content"}, …]}), ShareGPT ({"conversations": [{"from", "value"}, …]})
-    /// or token ids ([1, 2, …], {"tokens"}, {"prompt_tokens", "response_tokens"}), as JSON lines or one JSON array, and plain
-    /// text; .xz or not. Every assistant turn is generated again: draft K tokens, accept those that agree with what was really
+    /// or token ids ([1, 2, …], {"tokens"}, {"prompt_tokens", "response_tokens"}, {"turns"}), as JSON lines or one JSON array, and plain
+    /// text; compressed (.xz, .gz) or not. Every assistant turn is generated again: draft K tokens, accept those that agree with what was really
     /// said, take one token more; each finished turn joins the corpus that later turns draft from.
     ///
     /// --k, --depth, --corpus and --max-model-len take lists (8,16): every combination is replayed.

@@ -1,6 +1,6 @@
 //! `specdraft replay`, from the files to the report.
 
-use std::fs::File;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -28,7 +28,9 @@ pub(crate) fn replay(args: &Replay) -> Result<()> {
     }
     // What cannot work fails before minutes of tokenizing and drafting.
     let backend = backend::choose(args.backend)?;
-    let plot = args.plot.as_ref().map(|path| create(path)).transpose()?;
+    if let Some(path) = &args.plot {
+        check_writable(path)?;
+    }
     let sessions = sessions(args)?;
     let files: Vec<String> = args
         .files
@@ -36,9 +38,17 @@ pub(crate) fn replay(args: &Replay) -> Result<()> {
         .map(|file| file.to_string_lossy().into_owned())
         .collect();
     let response_tokens: u64 = sessions.list.iter().map(Session::response_tokens).sum();
+    let unanswered = sessions.list.iter().filter(|one| one.num_turns() == 0);
+    let unanswered = unanswered.count();
     if response_tokens == 0 {
+        let what = match unanswered {
+            0 => "there is no conversation in it".to_owned(),
+            count => format!(
+                "none of its {count} conversations has an assistant turn with a response (a message with the role `assistant` or `model` and some content)"
+            ),
+        };
         return Err(Failure::input(format_args!(
-            "nothing to replay in {}: no assistant turn with a response",
+            "nothing to replay in {}: {what}",
             files.join(", ")
         )));
     }
@@ -48,6 +58,7 @@ pub(crate) fn replay(args: &Replay) -> Result<()> {
         tokenizer: &args.tokenizer,
         concurrency: args.concurrency,
         malformed: sessions.malformed,
+        unanswered,
         empty_turns: sessions
             .list
             .iter()
@@ -78,16 +89,28 @@ pub(crate) fn replay(args: &Replay) -> Result<()> {
             .context("cannot write the report")
             .or_exit(Exit::Failed)?;
     }
-    if let Some(mut plot) = plot {
-        plot.write_all(report::plot::svg(&run, &outcomes).as_bytes())
-            .context("cannot write the plot")
+    if let Some(path) = &args.plot {
+        fs::write(path, report::plot::svg(&run, &outcomes))
+            .with_context(|| format!("cannot write {}", path.display()))
             .or_exit(Exit::Failed)?;
     }
     Ok(())
 }
 
-fn create(path: &Path) -> Result<File> {
-    File::create(path)
+/// Leaves what there is: a replay that fails does not cost the picture of one before.
+fn check_writable(path: &Path) -> Result<()> {
+    let existed = path.exists();
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .and_then(|_| {
+            if existed {
+                Ok(())
+            } else {
+                fs::remove_file(path)
+            }
+        })
         .with_context(|| format!("cannot write {}", path.display()))
         .or_exit(Exit::Failed)
 }

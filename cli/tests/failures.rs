@@ -167,8 +167,20 @@ fn nothing_to_replay() {
         said.contains("nothing to replay") && said.contains(&path),
         "{said}"
     );
-    fails(3, &[&file("empty.jsonl", "")]);
+    assert!(said.contains("none of its 1 conversations"), "{said}");
+    let said = fails(3, &[&file("empty.jsonl", "")]);
+    assert!(said.contains("there is no conversation in it"), "{said}");
     fails(3, &[&file("empty.txt", "")]);
+}
+
+#[test]
+fn a_failed_replay_leaves_the_picture_that_there_is() {
+    let plot = file("kept.svg", "kept");
+    fails(3, &["no-such-file.jsonl", "--plot", &plot]);
+    assert_eq!(std::fs::read_to_string(&plot).expect("still there"), "kept");
+    let new = format!("{plot}.new");
+    fails(3, &["no-such-file.jsonl", "--plot", &new]);
+    assert!(!std::path::Path::new(&new).exists());
 }
 
 #[test]

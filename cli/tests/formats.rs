@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{file, objects, replay, run_with_input, sample, stderr};
+use support::{file, objects, replay, run, run_with_input, sample, stderr, stdout};
 
 const MESSAGES: &str = r#"{"id": "x", "messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two three one two three"}]}"#;
 
@@ -53,6 +53,51 @@ fn standard_input_and_compressed_input() {
     let compressed = std::fs::read(sample("agent_sessions.jsonl.xz")).expect("the sample is there");
     let from_stdin = run_with_input(&args, &compressed);
     assert_eq!(objects(&from_stdin)[0]["turns"], 637);
+}
+
+#[test]
+fn gzip_is_known_by_its_first_bytes() {
+    // Two members, as rotated logs that were put together have: `[1, 2, 3]`, twice.
+    let member = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\x8b6\xd4Q0\xd2Q0\x8e\xe5\x02\x00\x8e\xd5\x0c\xde\n\x00\x00\x00";
+    let object = &replay(&[&file("two.jsonl.gz", [&member[..], member].concat())])[0];
+    assert_eq!(
+        (&object["turns"], &object["response_tokens"]),
+        (&2.into(), &6.into())
+    );
+}
+
+#[test]
+fn conversations_of_one_line_have_names_of_their_own() {
+    let path = file("nested.json", "[[1, 2, 3], [4, 5, 6]]");
+    let object = &replay(&[&path])[0];
+    let ids: Vec<_> = object["conversations"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| one["id"].clone())
+        .collect();
+    assert_eq!(ids, [format!("{path}:1"), format!("{path}:1#2")]);
+}
+
+#[test]
+fn roles_of_assistants_and_conversations_without() {
+    let path = file(
+        "roles.jsonl",
+        r#"{"messages": [{"role": "Assistant", "content": "one"}]}
+{"messages": [{"role": "model", "content": "two"}]}
+{"messages": [{"role": "bot", "content": "three"}]}
+"#,
+    );
+    let object = &replay(&[&path])[0];
+    assert_eq!(
+        (&object["turns"], &object["unanswered"]),
+        (&2.into(), &1.into())
+    );
+    let table = stdout(&run(&["replay", &path, "--backend", "cpu"]));
+    assert!(
+        table.contains("1 conversations without an assistant turn"),
+        "{table}"
+    );
 }
 
 #[test]

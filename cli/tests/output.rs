@@ -80,6 +80,7 @@ fn json_has_the_documented_keys() {
         "concurrency",
         "files",
         "malformed",
+        "unanswered",
         "empty_turns",
         "ignored_parts",
         "conversations",

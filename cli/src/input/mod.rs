@@ -1,4 +1,4 @@
-//! Reads the files with the conversations: chat messages, ShareGPT, token ids or plain text, `.xz` or not.
+//! Reads the files with the conversations: chat messages, ShareGPT, token ids or plain text, compressed (`.xz`, `.gz`) or not.
 
 mod record;
 mod scan;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 
 use crate::failure::{Exit, Failure, OrExit, Result};
@@ -88,7 +89,7 @@ impl fmt::Display for Malformed {
 /// How the files are to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// By name (.json, .jsonl, .ndjson, .txt, .md; before .xz), else by how the file begins
+    /// By name (.json, .jsonl, .ndjson, .txt, .md; before .xz or .gz), else by how the file begins
     Auto,
     /// Messages, ShareGPT or token ids, one JSON value a line or in one array
     Json,
@@ -118,7 +119,7 @@ pub(crate) fn read(
     Ok(input)
 }
 
-/// The file's bytes (`-`: those of standard input), decompressed if they begin like an .xz file.
+/// The file's bytes (`-`: those of standard input), decompressed if they begin like an .xz or .gz file.
 fn load(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if path == Path::new("-") {
@@ -129,6 +130,10 @@ fn load(path: &Path) -> std::io::Result<Vec<u8>> {
     if bytes.starts_with(b"\xfd7zXZ\0") {
         let mut plain = Vec::new();
         lzma_rust2::XzReader::new(bytes.as_slice(), true).read_to_end(&mut plain)?;
+        bytes = plain;
+    } else if bytes.starts_with(b"\x1f\x8b") {
+        let mut plain = Vec::new();
+        MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut plain)?;
         bytes = plain;
     }
     Ok(bytes)
@@ -167,7 +172,10 @@ fn looks_like_json(name: &str, bytes: &[u8]) -> bool {
 }
 
 fn extension(name: &str) -> &str {
-    let name = name.strip_suffix(".xz").unwrap_or(name);
+    let plain = name
+        .strip_suffix(".xz")
+        .or_else(|| name.strip_suffix(".gz"));
+    let name = plain.unwrap_or(name);
     Path::new(name)
         .extension()
         .and_then(|extension| extension.to_str())
@@ -176,14 +184,25 @@ fn extension(name: &str) -> &str {
 
 fn parse_json(file: &Arc<str>, bytes: &[u8], input: &mut Input) {
     let lines = matches!(extension(file), "jsonl" | "ndjson") || scan::is_json_lines(bytes);
+    // The line of the conversation before, and how many began there.
+    let (mut last_line, mut on_line) = (0, 0);
     for value in scan::values(bytes, lines) {
+        on_line = if value.line == last_line {
+            on_line + 1
+        } else {
+            1
+        };
+        last_line = value.line;
         let place = |line| Place {
             file: Arc::clone(file),
             line,
         };
         match value.json.map(record::parse) {
             Ok(Ok(record::Record { id, body })) => input.conversations.push(Conversation {
-                id: id.unwrap_or_else(|| place(value.line).to_string()),
+                id: id.unwrap_or_else(|| match on_line {
+                    1 => place(value.line).to_string(),
+                    nth => format!("{}#{nth}", place(value.line)),
+                }),
                 place: place(value.line),
                 body,
             }),

@@ -139,8 +139,12 @@ impl From<ChatMessage> for Message {
         for call in message.tool_calls.unwrap_or_default() {
             push_tool_call(&mut text, &call.function.name, &call.function.arguments);
         }
+        let is_answer = message.role.eq_ignore_ascii_case("assistant") || message.role == "model";
         Self {
-            role: message.role,
+            role: match is_answer {
+                true => "assistant".to_owned(),
+                false => message.role,
+            },
             content: text,
             ignored_parts: ignored,
         }
@@ -159,7 +163,7 @@ impl From<ShareGptMessage> for Message {
     fn from(message: ShareGptMessage) -> Self {
         let role = match message.from.as_str() {
             "human" => "user".to_owned(),
-            "gpt" | "chatgpt" | "bing" | "bard" | "model" => "assistant".to_owned(),
+            "gpt" | "chatgpt" | "bing" | "bard" | "model" | "Assistant" => "assistant".to_owned(),
             _ => message.from,
         };
         Self {

@@ -17,6 +17,8 @@ pub(crate) struct Run<'a> {
     pub(crate) concurrency: usize,
     /// Conversations left out because they could not be read.
     pub(crate) malformed: usize,
+    /// Conversations in which there is nothing to replay.
+    pub(crate) unanswered: usize,
     pub(crate) empty_turns: usize,
     pub(crate) ignored_parts: usize,
 }

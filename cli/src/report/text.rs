@@ -18,6 +18,10 @@ pub(crate) fn header(out: &mut impl Write, run: &Run) -> io::Result<()> {
     let notes = [
         (run.malformed as u64, "malformed, left out"),
         (
+            run.unanswered as u64,
+            "conversations without an assistant turn that has a response",
+        ),
+        (
             run.empty_turns as u64,
             "turns without a response, not replayed",
         ),
