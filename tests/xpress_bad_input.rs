@@ -151,6 +151,10 @@ fn damaged_files_are_refused() {
     };
     let folder = good.save();
     check(&folder.path().join("nowhere"), "nowhere");
+    check(
+        &folder.path().join("no/such/checkpoint"),
+        "no/such/checkpoint",
+    );
     let model = folder.path().join("model.safetensors");
     let bytes = std::fs::read(&model).unwrap();
     for cut in [0, 1, 8, 100, bytes.len() - 1] {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum HeadError {
     /// A file could not be opened, mapped or read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}; give a checkpoint's folder, its safetensors file or its index", path.display())]
     Io {
         /// The file.
         path: PathBuf,

@@ -39,7 +39,12 @@ impl XpressHead {
     /// [`HeadError`], naming the file, the key or the tensor.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let folder = if path.is_dir() {
+        // Of a path that is wrong, the folder above is no checkpoint either.
+        let kind = path.metadata().map_err(|source| HeadError::Io {
+            path: path.into(),
+            source,
+        })?;
+        let folder = if kind.is_dir() {
             path
         } else {
             path.parent().unwrap_or(Path::new(""))
