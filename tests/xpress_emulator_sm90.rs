@@ -1,7 +1,7 @@
 //! The refiner's cluster kernels in the emulator: the reference's answers, with accesses, barriers and races checked; data
 //! orders where a test says so.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use cuda_std::Kernel;
 use cuda_std::emu::{self, Buffer, LaunchConfig, Options};
@@ -228,6 +228,12 @@ fn run(kernel: &Kernel, clusters: u32, bytes: u32, arguments: &[u64], options: O
         dynamic_shared: bytes as usize,
         cooperative: kernel.name.contains("resident"),
         ..LaunchConfig::linear(clusters * CLUSTER, refine_topc_sm90::THREADS)
+    };
+    // All launches may overlap.
+    static FIRST: LazyLock<emu::Mark> = LazyLock::new(emu::mark);
+    let options = Options {
+        overlaps: Some(*FIRST),
+        ..options
     };
     // SAFETY: arrays of the lengths that the kernels ask for.
     let result = unsafe { emu::launch(kernel, config, arguments, &options) };

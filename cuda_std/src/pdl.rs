@@ -1,5 +1,5 @@
 //! Programmatic dependent launch: a grid that starts before the one ahead of it in the stream has ended. Nothing below
-//! sm_90 and in the emulator, where every launch starts after the one before.
+//! sm_90. In the emulator every launch starts after the one before, but what is touched too early can be reported (`emu::Options::overlaps`).
 
 use crate::imp;
 

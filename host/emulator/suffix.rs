@@ -1,7 +1,7 @@
 //! The suffix drafter's kernels in the emulator.
 
 use cuda_std::Kernel;
-use cuda_std::emu::{Buffer, LaunchConfig, Options, Schedule, launch};
+use cuda_std::emu::{Buffer, LaunchConfig, Mark, Options, Schedule, launch, mark};
 use specdraft_kernels::suffix::propose::{self, Grid};
 use specdraft_kernels::suffix::{counter, index, ingest, observe, reset};
 
@@ -49,6 +49,8 @@ pub struct EmulatorSuffix {
     options: EmulatorOptions,
     grid: Grid,
     launches: u64,
+    /// All launches since may overlap, as on the GPU.
+    made: Mark,
     rows: Buffer<i32>,
     total_len: Buffer<i32>,
     corpus: Buffer<i32>,
@@ -91,6 +93,7 @@ impl EmulatorSuffix {
             check: BatchCheck::new(&config),
             grid,
             launches: 0,
+            made: mark(),
             rows: Buffer::uninit(options.row_offset + slots * stride),
             total_len: Buffer::new(slots),
             corpus: Buffer::uninit(config.effective_corpus_tokens()),
@@ -159,6 +162,7 @@ impl EmulatorSuffix {
         let options = Options {
             seed: split_mix(self.options.seed, self.launches),
             schedule: self.options.schedule,
+            overlaps: Some(self.made),
             ..Options::default()
         };
         self.launches += 1;

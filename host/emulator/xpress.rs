@@ -4,7 +4,7 @@ mod kernels;
 
 use std::sync::Arc;
 
-use cuda_std::emu::{Buffer, LaunchConfig, Options, Schedule, launch};
+use cuda_std::emu::{Buffer, LaunchConfig, Mark, Options, Schedule, launch, mark};
 use half::bf16;
 use specdraft_kernels::xpress::ROW_BLOCKS;
 
@@ -149,6 +149,7 @@ impl EmulatorXpress {
                 seed: options.seed,
                 schedule: options.schedule,
                 launches: 0,
+                made: mark(),
                 last: Vec::new(),
             },
             config,
@@ -416,6 +417,8 @@ impl XpressBackend for EmulatorXpress {
 /// Runs launches one after another.
 #[derive(Debug)]
 struct Runner {
+    /// All launches since may overlap, as on the GPU.
+    made: Mark,
     seed: u64,
     schedule: Schedule,
     launches: u64,
@@ -428,6 +431,7 @@ impl Enqueue for Runner {
         let options = Options {
             seed: split_mix(self.seed, self.launches),
             schedule: self.schedule,
+            overlaps: Some(self.made),
             ..Options::default()
         };
         self.launches += 1;

@@ -29,7 +29,7 @@ pub(super) struct LaunchAttribute {
 pub(super) struct How {
     pub(super) cluster: [u32; 3],
     pub(super) cooperative: bool,
-    dependent: bool,
+    pub(super) dependent: bool,
 }
 
 impl LaunchConfig {

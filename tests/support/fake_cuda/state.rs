@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 
 use cuda_std::Kernel;
-use cuda_std::emu::{Buffer, LaunchConfig, Options, launch};
+use cuda_std::emu::{Buffer, LaunchConfig, Mark, Options, launch, mark};
 
 use super::launch::How;
 
@@ -123,6 +123,8 @@ pub(super) struct State {
     queue: Vec<Work>,
     captures: HashMap<usize, Capture>,
     failed: Option<c_int>,
+    /// Launches since may still run when a dependent one starts: what came after anything else than such a one.
+    chain: Mark,
 }
 
 impl State {
@@ -144,6 +146,7 @@ impl State {
             queue: Vec::new(),
             captures: HashMap::new(),
             failed: None,
+            chain: mark(),
         }
     }
 
@@ -310,6 +313,9 @@ impl State {
     }
 
     fn run(&mut self, work: Work) -> Result<(), c_int> {
+        if !matches!(&work, Work::Launch { how, .. } if how.dependent) {
+            self.chain = mark();
+        }
         match work {
             Work::Launch {
                 kernel,
@@ -328,6 +334,7 @@ impl State {
                 let options = Options {
                     // Blocks that run all at once talk by values alone.
                     data_orders: how.cooperative,
+                    overlaps: how.dependent.then_some(self.chain),
                     ..Options::default()
                 };
                 // SAFETY: the arguments are what the library passed for this kernel's parameters.

@@ -55,6 +55,7 @@ impl Block {
             thread.polls.set(0);
             thread.copies.reset();
             thread.arrived_at_cluster.set(None);
+            thread.overlaps.set(wave.launch.options.overlaps.is_some());
         }
         block.live.set(threads as u32);
         block.ready_warps.set(0);
@@ -132,6 +133,7 @@ impl Thread {
             result: Cell::new(0),
             copies: Default::default(),
             arrived_at_cluster: Cell::new(None),
+            overlaps: Cell::new(false),
             order: Default::default(),
         }
     }

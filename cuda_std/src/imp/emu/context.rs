@@ -106,6 +106,8 @@ pub(crate) struct Thread {
     pub(crate) copies: Copies,
     /// The phase of the cluster's barrier at which it has arrived, and not waited yet.
     pub(crate) arrived_at_cluster: Cell<Option<u32>>,
+    /// Whether earlier launches may still run, for what this thread knows.
+    pub(crate) overlaps: Cell<bool>,
     pub(crate) order: ThreadOrder,
 }
 

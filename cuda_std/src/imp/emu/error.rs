@@ -57,6 +57,8 @@ pub enum ErrorKind {
     Unsupported,
     /// Two launches at the same time use one buffer.
     ConcurrentLaunch,
+    /// Memory that an earlier launch may still use, touched before `pdl::wait`.
+    Early,
 }
 
 /// Who did something, and where.

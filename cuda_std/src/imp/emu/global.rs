@@ -86,8 +86,35 @@ impl GlobalView {
         if at >= region.bytes() || size > region.bytes() - at {
             past_the_end(thread, i, region, at, access);
         }
+        if thread.overlaps.get() {
+            not_too_early(thread, region, access);
+        }
+        if access.kind.writes() {
+            region.set_writer(thread.wave().launch.first_block);
+        }
         access.step(thread);
         access.run(thread, region, at, size, operate)
+    }
+}
+
+/// Before `pdl::wait` a thread reads what no launch writes that may still run, and writes nothing.
+#[cold]
+fn not_too_early(thread: &Thread, region: &Region, access: Access) {
+    let since = thread
+        .wave()
+        .launch
+        .options
+        .overlaps
+        .map_or(0, |mark| mark.0);
+    if access.kind.writes() || region.writer() >= since {
+        let message =
+            "an earlier launch may still use this buffer: call pdl::wait first".to_owned();
+        thread.report(
+            ErrorKind::Early,
+            message,
+            access.kind.action(),
+            access.location,
+        )
     }
 }
 

@@ -57,6 +57,18 @@ pub struct Options {
     /// Whether relaxed atomics on global memory order what is before and after them, as releases and acquires do: for kernels whose blocks talk
     /// by values alone, where who sees a value knows that all it was computed from has been read. All other data races are still errors.
     pub data_orders: bool,
+    /// For a launch that starts before those since this mark have ended ([`pdl`](crate::pdl)): what they may still use is not touched before
+    /// `pdl::wait`.
+    pub overlaps: Option<Mark>,
+}
+
+/// A moment: launches are before it or after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(pub(crate) u64);
+
+/// Now.
+pub fn mark() -> Mark {
+    Mark(NEXT_BLOCK.load(Ordering::Relaxed))
 }
 
 /// The order in which threads and blocks run. Correct kernels do the same in all.
@@ -72,13 +84,14 @@ pub enum Schedule {
 }
 
 impl Default for Options {
-    /// Sequential, a budget of 2^28 steps, data orders nothing.
+    /// Sequential, a budget of 2^28 steps, data orders nothing, no launch overlaps.
     fn default() -> Self {
         Self {
             seed: 0,
             schedule: Schedule::Sequential,
             max_steps: 1 << 28,
             data_orders: false,
+            overlaps: None,
         }
     }
 }

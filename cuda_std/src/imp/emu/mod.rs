@@ -69,7 +69,7 @@ mod warp;
 pub mod emu {
     pub use super::buffer::Buffer;
     pub use super::error::{EmuError, ErrorKind, Site};
-    pub use super::launch::{LaunchConfig, Options, Report, Schedule, launch};
+    pub use super::launch::{LaunchConfig, Mark, Options, Report, Schedule, launch, mark};
 }
 
 pub(crate) use global::GlobalView;
@@ -195,7 +195,9 @@ pub(crate) fn trap() -> ! {
     )
 }
 
-pub(crate) fn pdl_wait() {}
+pub(crate) fn pdl_wait() {
+    current().overlaps.set(false);
+}
 
 pub(crate) fn pdl_launch_dependents() {}
 

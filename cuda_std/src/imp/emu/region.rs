@@ -25,6 +25,8 @@ pub(crate) struct Region {
     all_written: AtomicBool,
     /// The launch that uses it, 0 for none.
     owner: AtomicU64,
+    /// The last launch that wrote it, 0 for none.
+    writer: AtomicU64,
     /// What was accessed; made with the first access.
     cells: OnceLock<Cells>,
     /// Of parallel launches: one for every 64 bytes, in turn.
@@ -56,6 +58,7 @@ impl Region {
             written: map,
             all_written: AtomicBool::new(true),
             owner: AtomicU64::new(0),
+            writer: AtomicU64::new(0),
             cells: OnceLock::new(),
             locks: std::array::from_fn(|_| AtomicBool::new(false)),
             published: Mutex::default(),
@@ -213,6 +216,16 @@ impl Region {
         debug_assert!(at.is_multiple_of(16) && !self.all_written.load(Ordering::Relaxed));
         self.map(at >> 3).store(0, Ordering::Relaxed);
         self.map((at >> 3) + 1).store(0, Ordering::Relaxed);
+    }
+
+    /// Notes that a launch writes it.
+    #[inline]
+    pub(crate) fn set_writer(&self, launch: u64) {
+        self.writer.store(launch, Ordering::Relaxed);
+    }
+
+    pub(crate) fn writer(&self) -> u64 {
+        self.writer.load(Ordering::Relaxed)
     }
 
     /// Claims the region for a launch. False if another one has it.
