@@ -193,7 +193,7 @@ fn what_is_wrong_is_found() {
     }
 }
 
-/// One block sends another a word, which waits for it, or if broken for the phase before the first.
+/// One block sends another a word, which waits for it; if broken, for the phase before the first, or not at all.
 ///
 /// # Safety
 /// - The launch is one cluster of two.
@@ -219,9 +219,24 @@ pub unsafe fn message(broken: u32) {
                 inbox.ld(0);
             }
             mbarrier::arrive_expect(barrier, 0, 8);
-            mbarrier::wait(barrier, 0, 0);
-            inbox.ld(0);
+            if broken != 2 {
+                mbarrier::wait(barrier, 0, 0);
+                inbox.ld(0);
+            }
         }
+    }
+}
+
+/// Where all bytes have come before it ends, too: on a GPU they may be on their way.
+#[test]
+fn a_block_does_not_end_before_it_has_waited_for_its_bytes() {
+    let config = LaunchConfig {
+        cluster: [2, 1, 1],
+        ..LaunchConfig::linear(2, 32)
+    };
+    for options in schedules() {
+        let error = run(&MESSAGE, config, &[2], &options).expect_err("the planted fault");
+        assert_eq!(error.kind, ErrorKind::Barrier, "{error}");
     }
 }
 

@@ -27,6 +27,11 @@ struct Mbarrier {
     bytes: i64,
     /// Phases that have ended.
     ended: u64,
+    /// Whether bytes have come in this phase, and the phases up to the last one in which some did.
+    has_bytes: bool,
+    filled: u64,
+    /// The phases that had ended when a thread of the block last found one ended.
+    seen: u64,
     /// What those know who have arrived in this phase, and who have in those before.
     arriving: Option<Arc<Knowledge>>,
     known: Option<Arc<Knowledge>>,
@@ -56,6 +61,9 @@ impl Mbarrier {
         }
         self.missing = self.arrivals;
         self.ended += 1;
+        if std::mem::take(&mut self.has_bytes) {
+            self.filled = self.ended;
+        }
         self.known = order::join(&self.known, &self.arriving.take());
         std::mem::take(&mut self.waiting)
     }
@@ -114,16 +122,20 @@ pub(crate) unsafe fn arrive_expect(view: SharedView, i: usize, bytes: u32) {
     change(current().block(), place(view, i), 1, bytes, location);
 }
 
-/// A thread has ended, the block's last: all bytes that have come should have been expected.
+/// A thread has ended, the block's last: all bytes that have come should have been expected, and waited for.
 pub(crate) fn block_ended(thread: &Thread) {
-    let all = thread.block().mbarriers.all.borrow();
-    let unexpected = all.iter().find(|(_, barrier)| barrier.bytes < 0);
-    let unexpected = unexpected.map(|&(at, ref barrier)| (at, -barrier.bytes));
-    drop(all);
-    if let Some((at, bytes)) = unexpected {
-        let message = format!(
-            "{bytes} bytes have come for the mbarrier at byte {at} of shared memory that no phase expects"
-        );
+    let fault = |&(at, ref barrier): &(usize, Mbarrier)| match barrier.bytes {
+        ..0 => Some(format!(
+            "{} bytes have come for the mbarrier at byte {at} of shared memory that no phase expects",
+            -barrier.bytes
+        )),
+        _ if barrier.has_bytes || barrier.filled > barrier.seen => Some(format!(
+            "nobody has waited for the bytes that come for the mbarrier at byte {at} of shared memory: on a GPU they may be on their way yet"
+        )),
+        _ => None,
+    };
+    let message = thread.block().mbarriers.all.borrow().iter().find_map(fault);
+    if let Some(message) = message {
         thread.fault(Fault::new(ErrorKind::Barrier, message).with_site(Site {
             action: "ended",
             block: thread.block().index,
@@ -155,6 +167,7 @@ fn change(
         }
         barrier.missing -= arrivals;
         barrier.bytes += bytes;
+        barrier.has_bytes |= bytes < 0;
         if barrier.missing == 0 && barrier.bytes < 0 {
             return Err("more bytes than the phase of the mbarrier expects");
         }
@@ -194,6 +207,7 @@ pub(crate) unsafe fn wait(view: SharedView, i: usize, parity: u32) {
             // A phase that has ended is the one before, as whoever waits knows its place.
             let ended = barrier.ended % 2 != u64::from(parity % 2);
             if ended {
+                barrier.seen = barrier.ended;
                 if let Some(known) = &barrier.known {
                     order::acquire(thread, known);
                 }
