@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use checks::Size;
 use cuda_engine::{Engine, Step};
-use specdraft::driver::{Context, Driver, Graph, Module, OwnedStream, Stream};
+use specdraft::driver::{Context, Driver, DriverError, Graph, Module, OwnedStream, Stream};
 use specdraft::suffix::cuda::{CudaSuffix, HistoryIndex, OwnedCudaSuffix, SuffixKernels};
 use specdraft::suffix::{SuffixBackend, SuffixConfig};
 use test_support::fake_cuda::FakeCuda;
@@ -206,6 +206,21 @@ fn an_index_of_another_context_or_no_configuration_is_refused() {
 fn a_captured_step_replays_on_changed_inputs() {
     let (_, context) = fake();
     checks::a_captured_step_replays(&context, &CONFIG, SIZE);
+}
+
+#[test]
+fn a_panic_while_capturing_ends_the_capture() {
+    let (fake, context) = fake();
+    let stream = OwnedStream::new(&context).unwrap();
+    let live = fake.report().live;
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        Graph::capture(&context, stream.borrow(), || -> Result<(), DriverError> {
+            panic!("of an engine")
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(fake.report().live, live);
+    Graph::capture(&context, stream.borrow(), || Ok::<(), DriverError>(())).unwrap();
 }
 
 #[test]

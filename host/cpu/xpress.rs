@@ -35,7 +35,7 @@ impl CpuXpress {
     /// on every backend.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for limits of 0.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for limits that are not supported.
     pub fn new(head: impl Into<Arc<XpressHead>>, limits: XpressLimits) -> Result<Self> {
         limits.validate()?;
         Ok(Self {

@@ -137,6 +137,7 @@ impl Context {
                 argument: "context",
                 expected: "a live CUcontext".into(),
                 got: "a null handle".into(),
+                hint: "give the context that the stream and the arrays are of",
             });
         }
         let raw: CUcontext = context.cast();

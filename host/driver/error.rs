@@ -85,7 +85,7 @@ pub enum DriverError {
     },
 
     /// A request to this layer that no driver call could serve.
-    #[error("{argument}: expected {expected}, got {got}")]
+    #[error("{argument}: expected {expected}, got {got}; {hint}")]
     Argument {
         /// The argument's name.
         argument: &'static str,
@@ -93,6 +93,8 @@ pub enum DriverError {
         expected: String,
         /// What it was.
         got: String,
+        /// What to do about it.
+        hint: &'static str,
     },
 }
 
@@ -197,6 +199,9 @@ impl DriverError {
         self.code().is_some_and(|c| codes.contains(&c))
     }
 }
+
+/// Of a text that is no PTX.
+pub(super) const PTX_HINT: &str = "give a file that `cargo xtask build-ptx` wrote";
 
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
 pub(crate) const STUB_LIBRARY: c_int = 34;

@@ -1,10 +1,11 @@
 //! CUDA graphs: capture what is enqueued on a stream, replay it.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use cust::sys::{CUgraph, CUgraphExec};
 
-use super::{Context, DriverError, Stream};
+use super::{Context, Driver, DriverError, Stream};
 
 /// An instantiated graph.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ impl Graph {
     /// Captures what `enqueue` puts on `stream` and instantiates it. Nothing runs.
     ///
     /// # Errors
-    /// The error of `enqueue`, or the driver's; the stream is no longer capturing in either case.
+    /// The error of `enqueue`, or the driver's; the stream is no longer capturing in either case, nor if `enqueue` panics.
     pub fn capture<E: From<DriverError>>(
         context: &Context,
         stream: Stream<'_>,
@@ -42,10 +43,9 @@ impl Graph {
         driver.check("cuStreamBeginCapture_v2", code, || {
             format!("beginning to capture {stream:?}")
         })?;
+        let capture = Capture { driver, stream };
         let enqueued = enqueue();
-        let mut graph: CUgraph = std::ptr::null_mut();
-        // SAFETY: ends the capture begun above; the call writes one handle.
-        let code = unsafe { (api.cuStreamEndCapture)(stream.raw(), &raw mut graph) };
+        let (code, graph) = capture.end();
         let ended = driver.check("cuStreamEndCapture", code, || {
             format!("ending the capture of {stream:?}")
         });
@@ -60,10 +60,8 @@ impl Graph {
             }
             _ => Ok(()),
         };
-        if !graph.is_null() {
-            // SAFETY: our own graph, destroyed once; an instantiated one does not need it.
-            let _ = unsafe { (api.cuGraphDestroy)(graph) };
-        }
+        // SAFETY: our own graph, used no more: an instantiated one does not need it.
+        unsafe { destroy(driver, graph) };
         drop(current);
         enqueued?;
         ended?;
@@ -91,6 +89,45 @@ impl Graph {
         driver.check("cuGraphLaunch", code, || {
             format!("replaying a graph on {stream:?}")
         })
+    }
+}
+
+/// A capture under way, which ends with this.
+struct Capture<'a> {
+    driver: &'a Driver,
+    stream: Stream<'a>,
+}
+
+impl Capture<'_> {
+    fn end(self) -> (c_int, CUgraph) {
+        let ended = self.end_now();
+        std::mem::forget(self);
+        ended
+    }
+
+    fn end_now(&self) -> (c_int, CUgraph) {
+        let mut graph: CUgraph = std::ptr::null_mut();
+        // SAFETY: ends the capture that was begun on this stream, once; the call writes one handle.
+        let code =
+            unsafe { (self.driver.api().cuStreamEndCapture)(self.stream.raw(), &raw mut graph) };
+        (code, graph)
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        let (_, graph) = self.end_now();
+        // SAFETY: a graph that nobody has.
+        unsafe { destroy(self.driver, graph) };
+    }
+}
+
+/// # Safety
+/// - `graph` is null, or a live graph that is not used again.
+unsafe fn destroy(driver: &Driver, graph: CUgraph) {
+    if !graph.is_null() {
+        // SAFETY: the caller's contract.
+        let _ = unsafe { (driver.api().cuGraphDestroy)(graph) };
     }
 }
 

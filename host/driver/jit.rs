@@ -4,7 +4,7 @@ use std::ffi::{CString, c_int, c_void};
 
 use cust::sys::CUmodule;
 
-use super::error::{JitError, hint};
+use super::error::{JitError, PTX_HINT, hint};
 use super::{Context, DriverError, Ptx};
 
 /// Has the driver compile a text for the GPU (it keeps the result in its own cache on disk), and loads it. `text` is of `ptx`, whose header goes
@@ -17,6 +17,7 @@ pub(super) fn load(context: &Context, ptx: Ptx<'_>, text: &str) -> Result<CUmodu
         argument: "ptx",
         expected: "a text without a nul".into(),
         got: format!("one at byte {} of {}", e.nul_position(), ptx.name),
+        hint: PTX_HINT,
     })?;
     let driver = context.driver();
     let _current = context.enter()?;

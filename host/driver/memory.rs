@@ -250,6 +250,7 @@ impl<T: Pod> DeviceBuffer<T> {
                 argument: name,
                 expected: "a size in bytes that fits 64 bits".into(),
                 got: format!("{len} elements of {} bytes", size_of::<T>()),
+                hint: "ask for less",
             })?;
         let mut ptr = 0;
         if bytes > 0 {
@@ -277,6 +278,7 @@ impl<T: Pod> DeviceBuffer<T> {
             argument,
             expected: format!("at most {}, the buffer's length", self.len),
             got: format!("{offset} + {len}"),
+            hint: "stay inside the buffer",
         })
     }
 }

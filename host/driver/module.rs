@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cust::sys::{CUfunction, CUmodule};
 
 use super::entries::Entries;
+use super::error::PTX_HINT;
 use super::{Context, Device, DriverError, jit};
 use crate::ptx;
 
@@ -38,6 +39,7 @@ impl<'a> Ptx<'a> {
                     argument: "ptx",
                     expected: format!("a text with a {key} line"),
                     got: format!("{name} without one"),
+                    hint: PTX_HINT,
                 })
         };
         let ptx = Self {
@@ -52,6 +54,7 @@ impl<'a> Ptx<'a> {
                 argument: "ptx",
                 expected: "a .target such as sm_80 or sm_90a".into(),
                 got: format!("{} in {name}", ptx.target),
+                hint: PTX_HINT,
             }),
         }
     }
@@ -143,6 +146,7 @@ impl Module {
             argument: ptx::OVERRIDE,
             expected: "a PTX file that can be read".into(),
             got: format!("{}: {error}", path.display()),
+            hint: "name a file of `cargo xtask build-ptx`, or unset the variable",
         })?;
         let parsed = texts.iter().map(|ptx| Ptx::parse(&ptx.name, &ptx.text));
         let all: Vec<_> = parsed.collect::<Result<_, _>>()?;
@@ -220,6 +224,7 @@ impl Module {
             argument: "name",
             expected: "a name without a nul".into(),
             got: name.into(),
+            hint: "name a kernel of the device crate",
         })?;
         let mut raw: CUfunction = std::ptr::null_mut();
         // SAFETY: the module is loaded, the name ends in a nul, the call writes one handle.

@@ -78,7 +78,7 @@ impl EmulatorXpress {
     /// Takes a head, with the default options.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for limits of 0.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for limits that are not supported.
     pub fn new(head: impl Into<Arc<XpressHead>>, limits: XpressLimits) -> Result<Self> {
         Self::with_options(head, limits, EmulatorXpressOptions::default())
     }

@@ -143,7 +143,7 @@ impl SuffixConfig {
     pub fn table_len(&self) -> usize {
         match self.effective_corpus_tokens() {
             0 => 0,
-            _ => 2 * self.num_buckets() * BUCKET_SLOTS,
+            _ => self.num_buckets().saturating_mul(2 * BUCKET_SLOTS),
         }
     }
 

@@ -46,7 +46,7 @@ impl XpressConfig {
 
     /// Tokens that a block drafts: B - 1.
     pub fn num_draft_tokens(&self) -> usize {
-        self.block_size - 1
+        self.block_size.saturating_sub(1)
     }
 
     /// Bytes of a head's weights.

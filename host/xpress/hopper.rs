@@ -190,6 +190,7 @@ impl HopperReadout {
                         argument: "base",
                         expected: "an array that the driver can describe".into(),
                         got: format!("strides {} and {}", args.request_stride, args.slot_stride),
+                        hint: "turn pruning off for it (set_pruning), and report the strides",
                     }),
                 };
             };

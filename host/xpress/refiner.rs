@@ -77,7 +77,7 @@ impl XpressRefiner {
     /// A refiner on the CPU.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for limits of 0.
+    /// [`Error::OutOfRange`] for limits that are not supported.
     pub fn cpu(head: impl Into<Arc<XpressHead>>, limits: XpressLimits) -> Result<Self> {
         Ok(Self::new(Box::new(CpuXpress::new(head, limits)?)))
     }

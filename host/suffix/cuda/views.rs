@@ -117,7 +117,7 @@ impl Batch<'_> {
         check_read("num_sampled", &self.num_sampled)
     }
 
-    /// Of these arrays only the batch's part is read.
+    /// Of these arrays only the batch's part is read; a longer `num_sampled` counts as a whole.
     fn extents(&self) -> [Extent; 2] {
         [
             read("idx_mapping", &self.idx_mapping),
