@@ -2,7 +2,7 @@
 
 mod support;
 
-use cuda_std::emu::{Buffer, EmuError, ErrorKind, LaunchConfig, Options};
+use cuda_std::emu::{Buffer, EmuError, ErrorKind, LaunchConfig, Options, Report};
 use cuda_std::shared::shared_array;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{Global, cluster, kernel, mbarrier};
@@ -227,15 +227,19 @@ pub unsafe fn message(broken: u32) {
     }
 }
 
-/// Where all bytes have come before it ends, too: on a GPU they may be on their way.
-#[test]
-fn a_block_does_not_end_before_it_has_waited_for_its_bytes() {
+fn send_message(broken: u64, options: &Options) -> Result<Report, EmuError> {
     let config = LaunchConfig {
         cluster: [2, 1, 1],
         ..LaunchConfig::linear(2, 32)
     };
+    run(&MESSAGE, config, &[broken], options)
+}
+
+/// Where all bytes have come before it ends, too: on a GPU they may be on their way.
+#[test]
+fn a_block_does_not_end_before_it_has_waited_for_its_bytes() {
     for options in schedules() {
-        let error = run(&MESSAGE, config, &[2], &options).expect_err("the planted fault");
+        let error = send_message(2, &options).expect_err("the planted fault");
         assert_eq!(error.kind, ErrorKind::Barrier, "{error}");
     }
 }
@@ -243,18 +247,14 @@ fn a_block_does_not_end_before_it_has_waited_for_its_bytes() {
 /// Not even where data orders: a barrier in shared memory is no such data.
 #[test]
 fn a_barrier_orders_only_what_it_was_waited_for() {
-    let config = LaunchConfig {
-        cluster: [2, 1, 1],
-        ..LaunchConfig::linear(2, 32)
-    };
     for options in schedules() {
         for data_orders in [false, true] {
             let options = Options {
                 data_orders,
                 ..options
             };
-            run(&MESSAGE, config, &[0], &options).unwrap_or_else(|error| panic!("{error}"));
-            let error = run(&MESSAGE, config, &[1], &options).expect_err("no wait");
+            send_message(0, &options).unwrap_or_else(|error| panic!("{error}"));
+            let error = send_message(1, &options).expect_err("no wait");
             let kinds = [ErrorKind::Race, ErrorKind::Uninitialized];
             assert!(kinds.contains(&error.kind), "{options:?}: {error}");
         }

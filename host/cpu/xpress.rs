@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use crate::error::Result;
 use crate::xpress::backend::{
-    check_argmax, check_base, check_batch, check_len, check_shape, check_topc,
+    check_argmax, check_hidden, check_latents, check_len, check_readout, check_select,
 };
 use crate::xpress::{
     BlockView, Mlp, RefineInputs, XpressBackend, XpressConfig, XpressHead, XpressLimits,
@@ -123,13 +123,7 @@ impl XpressBackend for CpuXpress {
     }
 
     fn hidden_cache(&mut self, hidden: BlockView<'_>) -> Result<Vec<bf16>> {
-        let n = hidden.layout().requests;
-        check_batch("hidden", n, &self.limits)?;
-        check_shape(
-            "hidden",
-            hidden,
-            [n, self.config().block_size, self.config().hidden_size],
-        )?;
+        check_hidden(hidden, self.config(), &self.limits)?;
         Ok(latent::hidden_cache(&self.head, hidden))
     }
 
@@ -140,10 +134,8 @@ impl XpressBackend for CpuXpress {
         xh: &[bf16],
         mlp: Mlp,
     ) -> Result<Vec<bf16>> {
-        let (n, b, r) = (previous.len(), self.config().block_size, self.config().rank);
-        check_batch("previous", n, &self.limits)?;
-        check_len("blocks", blocks.len(), &[n, b])?;
-        check_len("xh", xh.len(), &[n, b, r])?;
+        let n = check_latents(blocks, previous, xh, self.config(), &self.limits)?;
+        let (b, r) = (self.config().block_size, self.config().rank);
         let latents = (0..n).into_par_iter().flat_map_iter(|i| {
             let (block, xh) = (&blocks[i * b..][..b], &xh[i * b * r..][..b * r]);
             latent::latents(&self.head, block, previous[i], xh, mlp)
@@ -157,21 +149,15 @@ impl XpressBackend for CpuXpress {
         base: BlockView<'_>,
         blocks: &mut [i64],
     ) -> Result<()> {
-        let (n, slots) = (base.layout().requests, self.slots());
-        check_batch("base", n, &self.limits)?;
-        check_base("base", base, n, self.config())?;
-        check_len("latents", latents.len(), &[n, slots, self.config().rank])?;
-        check_len("blocks", blocks.len(), &[n, slots + 1])?;
+        check_readout(latents, base, blocks, self.config(), &self.limits)?;
+        let slots = self.slots();
         let winners = self.winners(&math::widen(latents), &draft_rows(base, slots), None);
         write_draft_slots(blocks, slots, &winners);
         Ok(())
     }
 
     fn select_topc(&mut self, base: BlockView<'_>, topc: usize) -> Result<Vec<i64>> {
-        let n = base.layout().requests;
-        check_batch("base", n, &self.limits)?;
-        check_base("base", base, n, self.config())?;
-        let topc = check_topc(topc.min(self.config().vocab_size), &self.limits)?;
+        let (_, topc) = check_select(base, topc, self.config(), &self.limits)?;
         Ok(candidates::select(&draft_rows(base, self.slots()), topc).concat())
     }
 

@@ -11,7 +11,7 @@ use specdraft_kernels::xpress::ROW_BLOCKS;
 use super::split_mix;
 use crate::error::Result;
 use crate::xpress::backend::{
-    check_argmax, check_base, check_batch, check_len, check_shape, check_topc,
+    check_argmax, check_hidden, check_latents, check_len, check_readout, check_select,
 };
 use crate::xpress::norms::tile_norms;
 use crate::xpress::plan::{
@@ -271,15 +271,8 @@ impl XpressBackend for EmulatorXpress {
     }
 
     fn hidden_cache(&mut self, hidden: BlockView<'_>) -> Result<Vec<bf16>> {
-        let n = hidden.layout().requests;
-        let XpressConfig {
-            block_size,
-            hidden_size,
-            rank,
-            ..
-        } = self.config;
-        check_batch("hidden", n, &self.limits)?;
-        check_shape("hidden", hidden, [n, block_size, hidden_size])?;
+        let n = check_hidden(hidden, &self.config, &self.limits)?;
+        let (block_size, rank) = (self.config.block_size, self.config.rank);
         self.runner.last.clear();
         if n == 0 {
             return Ok(vec![]);
@@ -297,10 +290,8 @@ impl XpressBackend for EmulatorXpress {
         xh: &[bf16],
         mlp: Mlp,
     ) -> Result<Vec<bf16>> {
-        let (n, b, r) = (previous.len(), self.config.block_size, self.config.rank);
-        check_batch("previous", n, &self.limits)?;
-        check_len("blocks", blocks.len(), &[n, b])?;
-        check_len("xh", xh.len(), &[n, b, r])?;
+        let n = check_latents(blocks, previous, xh, &self.config, &self.limits)?;
+        let (b, r) = (self.config.block_size, self.config.rank);
         self.runner.last.clear();
         if n == 0 {
             return Ok(vec![]);
@@ -323,11 +314,7 @@ impl XpressBackend for EmulatorXpress {
         base: BlockView<'_>,
         blocks: &mut [i64],
     ) -> Result<()> {
-        let (n, slots) = (base.layout().requests, self.config.num_draft_tokens());
-        check_batch("base", n, &self.limits)?;
-        check_base("base", base, n, &self.config)?;
-        check_len("latents", latents.len(), &[n, slots, self.config.rank])?;
-        check_len("blocks", blocks.len(), &[n, slots + 1])?;
+        let n = check_readout(latents, base, blocks, &self.config, &self.limits)?;
         self.runner.last.clear();
         if n == 0 {
             return Ok(());
@@ -342,10 +329,8 @@ impl XpressBackend for EmulatorXpress {
     }
 
     fn select_topc(&mut self, base: BlockView<'_>, topc: usize) -> Result<Vec<i64>> {
-        let (n, slots) = (base.layout().requests, self.config.num_draft_tokens());
-        check_batch("base", n, &self.limits)?;
-        check_base("base", base, n, &self.config)?;
-        let topc = check_topc(topc.min(self.config.vocab_size), &self.limits)?;
+        let slots = self.config.num_draft_tokens();
+        let (n, topc) = check_select(base, topc, &self.config, &self.limits)?;
         self.runner.last.clear();
         if n == 0 {
             return Ok(vec![]);

@@ -335,15 +335,17 @@ impl CudaSuffix {
     /// # Errors
     /// A drafter without [`SuffixConfig::history_index`], or an index of other sizes or in another context; both stay where they are.
     pub fn replace_history_index(&mut self, other: &mut HistoryIndex) -> Result<()> {
-        let got = other.shape();
-        let expected = match self.memory.history_index.as_mut() {
+        let own = self.memory.history_index.as_mut();
+        let (expected, got) = match own {
             Some(own) if own.fits(other) => {
                 std::mem::swap(own, other);
                 return Ok(());
             }
-            Some(own) if own.shape() == got => format!("{got} in the drafter's context"),
-            Some(own) => own.shape(),
-            None => "none, as this drafter has no index".into(),
+            Some(own) => (
+                format!("{} in the drafter's context", own.shape()),
+                other.shape(),
+            ),
+            None => ("none, as this drafter has no index".into(), other.shape()),
         };
         Err(Error::out_of_range(
             "history_index",

@@ -349,6 +349,62 @@ pub(crate) fn check_base(
     check_shape(argument, base, [n, slots, config.vocab_size])
 }
 
+/// Checks the arguments of [`XpressBackend::hidden_cache`], and returns N.
+pub(crate) fn check_hidden(
+    hidden: BlockView<'_>,
+    config: &XpressConfig,
+    limits: &XpressLimits,
+) -> Result<usize> {
+    let n = hidden.layout().requests;
+    check_batch("hidden", n, limits)?;
+    check_shape("hidden", hidden, [n, config.block_size, config.hidden_size])?;
+    Ok(n)
+}
+
+/// Checks the arguments of [`XpressBackend::latent_pass`], and returns N.
+pub(crate) fn check_latents(
+    blocks: &[i64],
+    previous: &[i64],
+    xh: &[bf16],
+    config: &XpressConfig,
+    limits: &XpressLimits,
+) -> Result<usize> {
+    let (n, b) = (previous.len(), config.block_size);
+    check_batch("previous", n, limits)?;
+    check_len("blocks", blocks.len(), &[n, b])?;
+    check_len("xh", xh.len(), &[n, b, config.rank])?;
+    Ok(n)
+}
+
+/// Checks the arguments of [`XpressBackend::readout_argmax`], and returns N.
+pub(crate) fn check_readout(
+    latents: &[bf16],
+    base: BlockView<'_>,
+    blocks: &[i64],
+    config: &XpressConfig,
+    limits: &XpressLimits,
+) -> Result<usize> {
+    let (n, slots) = (base.layout().requests, config.num_draft_tokens());
+    check_batch("base", n, limits)?;
+    check_base("base", base, n, config)?;
+    check_len("latents", latents.len(), &[n, slots, config.rank])?;
+    check_len("blocks", blocks.len(), &[n, slots + 1])?;
+    Ok(n)
+}
+
+/// Checks the arguments of [`XpressBackend::select_topc`], and returns N and how many candidates there are.
+pub(crate) fn check_select(
+    base: BlockView<'_>,
+    topc: usize,
+    config: &XpressConfig,
+    limits: &XpressLimits,
+) -> Result<(usize, usize)> {
+    let n = base.layout().requests;
+    check_batch("base", n, limits)?;
+    check_base("base", base, n, config)?;
+    Ok((n, check_topc(topc.min(config.vocab_size), limits)?))
+}
+
 /// Checks the arrays of the two stages on given buffers, and returns the blocks' slots.
 pub(crate) fn check_argmax(
     base: BlockView<'_>,

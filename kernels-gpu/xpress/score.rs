@@ -190,10 +190,7 @@ impl Scores {
         unsafe {
             let (low, high) = (self.row_of(own), self.row_of(own + 8));
             let base = self.logit(own) | self.logit(own + 8) << 16;
-            let (rows, latent) = (
-                self.memory.cast::<u32>(),
-                self.memory.slice(WARP_ROWS, 512).cast::<u32>(),
-            );
+            let memory = self.memory.cast::<u32>();
             let mut sums = [[0.0; 4]; 2];
             let mut first = 0;
             while first < self.rank {
@@ -211,9 +208,10 @@ impl Scores {
                 each!(I in 0 1 2 3 4 5 6 7 {
                     const AT: u32 = 2 * I as u32 * 128;
                     let k = first + 32 * I as u32 + 8 * place;
-                    let (a, b) = (rows.ld4(AT + 4 * lane), rows.ld4(AT + 128 + 4 * lane));
-                    // Past the last column there are zeros on both sides: 0 times infinity would be NaN.
-                    let x = if k < self.rank { latent.ld4(k / 2) } else { [0; 4] };
+                    let own = AT + 4 * lane;
+                    let (a, b) = (memory.ld4(own), memory.ld4(own + 128));
+                    // Past the last column a is zeros, and stands for the latent: 0 times infinity would be NaN.
+                    let x = memory.ld4(if k < self.rank { (WARP_ROWS + k) / 2 } else { own });
                     sums[0] = mma_16x8x16([a[0], b[0], a[1], b[1]], [x[0], x[1]], sums[0]);
                     sums[1] = mma_16x8x16([a[2], b[2], a[3], b[3]], [x[2], x[3]], sums[1]);
                 });

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::ValueEnum;
 use flate2::read::MultiGzDecoder;
+use lzma_rust2::XzReader;
 use serde::Deserialize;
 
 use crate::failure::{Exit, Failure, OrExit, Result};
@@ -127,16 +128,15 @@ fn load(path: &Path) -> std::io::Result<Vec<u8>> {
     } else {
         bytes = std::fs::read(path)?;
     }
+    let mut plain = Vec::new();
     if bytes.starts_with(b"\xfd7zXZ\0") {
-        let mut plain = Vec::new();
-        lzma_rust2::XzReader::new(bytes.as_slice(), true).read_to_end(&mut plain)?;
-        bytes = plain;
+        XzReader::new(bytes.as_slice(), true).read_to_end(&mut plain)?;
     } else if bytes.starts_with(b"\x1f\x8b") {
-        let mut plain = Vec::new();
         MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut plain)?;
-        bytes = plain;
+    } else {
+        return Ok(bytes);
     }
-    Ok(bytes)
+    Ok(plain)
 }
 
 /// Adds the conversations of one file.

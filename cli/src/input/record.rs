@@ -139,12 +139,8 @@ impl From<ChatMessage> for Message {
         for call in message.tool_calls.unwrap_or_default() {
             push_tool_call(&mut text, &call.function.name, &call.function.arguments);
         }
-        let is_answer = message.role.eq_ignore_ascii_case("assistant") || message.role == "model";
         Self {
-            role: match is_answer {
-                true => "assistant".to_owned(),
-                false => message.role,
-            },
+            role: role(message.role),
             content: text,
             ignored_parts: ignored,
         }
@@ -163,14 +159,23 @@ impl From<ShareGptMessage> for Message {
     fn from(message: ShareGptMessage) -> Self {
         let role = match message.from.as_str() {
             "human" => "user".to_owned(),
-            "gpt" | "chatgpt" | "bing" | "bard" | "model" | "Assistant" => "assistant".to_owned(),
-            _ => message.from,
+            "gpt" | "chatgpt" | "bing" | "bard" => "assistant".to_owned(),
+            _ => role(message.from),
         };
         Self {
             role,
             content: message.value.text,
             ignored_parts: message.value.ignored,
         }
+    }
+}
+
+/// Whose message it is: what some write for `assistant` is that.
+fn role(name: String) -> String {
+    if name.eq_ignore_ascii_case("assistant") || name == "model" {
+        "assistant".to_owned()
+    } else {
+        name
     }
 }
 

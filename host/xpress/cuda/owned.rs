@@ -12,7 +12,7 @@ use crate::driver::{
 };
 use crate::error::Result;
 use crate::xpress::backend::{
-    check_argmax, check_base, check_batch, check_len, check_shape, check_topc,
+    check_argmax, check_hidden, check_latents, check_len, check_readout, check_select,
 };
 use crate::xpress::plan::check_rows;
 use crate::xpress::{
@@ -158,16 +158,8 @@ impl XpressBackend for OwnedCudaXpress {
     }
 
     fn hidden_cache(&mut self, hidden: BlockView<'_>) -> Result<Vec<bf16>> {
-        let n = hidden.layout().requests;
-        let XpressConfig {
-            block_size: b,
-            hidden_size: d,
-            rank: r,
-            ..
-        } = *self.config();
-        check_batch("hidden", n, &self.limits())?;
-        check_shape("hidden", hidden, [n, b, d])?;
-        let len = n * b * r;
+        let n = check_hidden(hidden, self.config(), &self.limits())?;
+        let len = n * self.config().block_size * self.config().rank;
         let (rows, layout) = aligned(hidden);
         let hidden = self.upload_bf16(&rows, "hidden")?;
         let xh = self.output(2 * len, "xh")?;
@@ -184,16 +176,8 @@ impl XpressBackend for OwnedCudaXpress {
         xh: &[bf16],
         mlp: Mlp,
     ) -> Result<Vec<bf16>> {
-        let XpressConfig {
-            block_size: b,
-            rank: r,
-            ..
-        } = *self.config();
-        let n = previous.len();
-        check_batch("previous", n, &self.limits())?;
-        check_len("blocks", blocks.len(), &[n, b])?;
-        check_len("xh", xh.len(), &[n, b, r])?;
-        let len = n * (b - 1) * r;
+        let n = check_latents(blocks, previous, xh, self.config(), &self.limits())?;
+        let len = n * self.config().num_draft_tokens() * self.config().rank;
         let blocks = self.upload(blocks, "blocks")?;
         let previous = self.upload(previous, "previous")?;
         let xh = self.upload_bf16(xh, "xh")?;
@@ -214,12 +198,7 @@ impl XpressBackend for OwnedCudaXpress {
         base: BlockView<'_>,
         out: &mut [i64],
     ) -> Result<()> {
-        let n = base.layout().requests;
-        let slots = self.config().num_draft_tokens();
-        check_batch("base", n, &self.limits())?;
-        check_base("base", base, n, self.config())?;
-        check_len("latents", latents.len(), &[n, slots, self.config().rank])?;
-        check_len("blocks", out.len(), &[n, slots + 1])?;
+        check_readout(latents, base, out, self.config(), &self.limits())?;
         let latents = self.upload_bf16(latents, "latents")?;
         let logits = self.upload_bf16(base.values(), "base")?;
         let tokens = self.upload(out, "blocks")?;
@@ -234,11 +213,8 @@ impl XpressBackend for OwnedCudaXpress {
     }
 
     fn select_topc(&mut self, base: BlockView<'_>, topc: usize) -> Result<Vec<i64>> {
-        let n = base.layout().requests;
-        check_batch("base", n, &self.limits())?;
-        check_base("base", base, n, self.config())?;
-        let topc = check_topc(topc.min(self.config().vocab_size), &self.limits())?;
-        let len = base.layout().requests * self.config().num_draft_tokens() * topc;
+        let (n, topc) = check_select(base, topc, self.config(), &self.limits())?;
+        let len = n * self.config().num_draft_tokens() * topc;
         let layout = base.layout();
         let base = self.upload_bf16(base.values(), "base")?;
         let ids: DeviceBuffer<i32> = self.upload(&vec![0; len], "ids")?;
